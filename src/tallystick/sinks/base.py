@@ -1,0 +1,166 @@
+"""The sink contract. `memory.py` is the smallest sink that keeps all of it: read that next.
+
+A sink is a value that is declared on the driver, pickled to executors, and used in both places:
+
+==================== ========== ==========================================================================
+verb                 where      when
+==================== ========== ==========================================================================
+`begin_transaction`  executor   once per task that has rows; opens a transaction for one slice
+`write`              executor   for each batch of rows
+`pre_commit`         executor   once: make it durable and name it; after this, commit must be able to succeed
+`rollback`           executor   instead of `pre_commit`, if the task fails; never after it
+`commit`             driver     after the decision, until confirmed, in creation order; may be called again
+`recover_and_commit` driver     the same, from a process that did not prepare it
+`abort`              driver     if the attempt is decided ABORT; may be called again
+`open_transactions`  driver     what is begun or pre-committed and not ended, found on the server itself
+`settled`            driver     every epoch up to this one is over; free what is held for them
+==================== ========== ==========================================================================
+
+Spark may run a task more than once (retries, speculation, lost executors), so several transactions may be
+pre-committed for one slice; only the one whose vote arrived is decided on, the others are found by
+`open_transactions` and aborted. Their names differ because `SliceContext.name` holds Spark's task attempt.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+
+from tallystick.guarantees import SinkFacts
+from tallystick.records import Attempt, Json, Outcome
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column
+    from pyspark.sql.types import StructType
+
+T = TypeVar("T")
+
+
+class TransactionState(str, Enum):
+    BEGUN = "begun"
+    PRE_COMMITTED = "pre-committed"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+
+
+@dataclass(frozen=True)
+class SliceContext:
+    """Which slice a transaction is for. ``name`` is unique for every try of every task of every attempt."""
+
+    job_id: str
+    attempt: Attempt
+    sink: str
+    slice: int
+    task: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.attempt}-{self.slice:06d}-{self.task:09d}"
+
+
+@dataclass(frozen=True)
+class OpenTransaction:
+    """A transaction that the server still holds open. ``committable`` is whatever `Sink.abort` needs to end it.
+
+    ``slice`` and ``age_s`` are for people; None if the server does not know.
+    """
+
+    attempt: Attempt
+    state: TransactionState
+    committable: Json
+    name: str
+    slice: int | None = None
+    age_s: float | None = None
+
+
+class Sink(ABC):
+    """What every sink has. Subclass one of the three kinds below, not this."""
+
+    facts: ClassVar[SinkFacts]
+
+    @property
+    @abstractmethod
+    def target(self) -> str:
+        """Where the rows go, for people and for the checkpoint's identity: no secrets in it."""
+
+    def columns(self, schema: StructType) -> Sequence[Column] | None:
+        """Driver, when the job starts: how a row must look for `write`, as Spark columns; None to take it as it is.
+
+        Each row of the job gives one row here. A schema that the sink cannot hold is a `ConfigError` now, not a
+        failure at night.
+        """
+        return None
+
+    def check(self) -> None:
+        """Driver, before the first epoch: is the target there, writable, and set up as needed? Raises `SinkError`."""
+
+
+class TransactionalSink(Sink, Generic[T]):
+    """Prepared on executors, committed by the driver: exactly-once."""
+
+    @abstractmethod
+    def begin_transaction(self, context: SliceContext) -> T:
+        """Open a transaction for one slice. Called only if the slice has rows."""
+
+    @abstractmethod
+    def write(self, transaction: T, rows: pa.RecordBatch) -> None:
+        """Stage rows where no reader sees them. Keep memory bounded: an epoch may be larger than it."""
+
+    @abstractmethod
+    def pre_commit(self, transaction: T) -> Json:
+        """Make all of it durable and give it a name that any process can commit or abort by: the committable.
+
+        A small JSON value; it goes into the journal, so no secrets in it.
+        """
+
+    @abstractmethod
+    def rollback(self, transaction: T) -> None:
+        """The task failed before `pre_commit` came to its end: drop what was staged, close what is open."""
+
+    @abstractmethod
+    def commit(self, committable: Json) -> Outcome:
+        """Publish. May be called any number of times, by several processes; publishes once.
+
+        Say `EXPIRED` only if it surely was not and never will be published; if in doubt, `UNKNOWN`. Errors of the
+        connection are `RETRY_LATER` or `UNKNOWN`, not exceptions.
+        """
+
+    def recover_and_commit(self, committable: Json) -> Outcome:
+        """Publish what another process prepared, perhaps long ago. The same promises as `commit`."""
+        return self.commit(committable)
+
+    def commit_all(self, committables: Sequence[Json], recovering: bool) -> list[Outcome]:
+        """Commit in order. Override it to have many commits under way at once."""
+        one = self.recover_and_commit if recovering else self.commit
+        return [one(committable) for committable in committables]
+
+    @abstractmethod
+    def abort(self, committable: Json) -> None:
+        """Roll back what was begun or pre-committed. Harmless if it is gone. Never called after a COMMIT."""
+
+    @abstractmethod
+    def open_transactions(self, job_id: str) -> Iterable[OpenTransaction]:
+        """All open transactions of this job, of any attempt, as the server knows them."""
+
+    def settled(self, job_id: str, epoch: int) -> None:
+        """Every epoch up to this one is over for good. Called again and again; must be cheap when nothing is left."""
+
+
+class IdempotentSink(Sink):
+    """Applied after the decision; applying the same rows again changes nothing: exactly-once."""
+
+    @abstractmethod
+    def apply(self, context: SliceContext, batches: Iterable[pa.RecordBatch]) -> None:
+        """Driver: write the rows of one decided slice. May be called again with the same rows."""
+
+
+class PlainSink(Sink):
+    """Applied after the decision; applying again repeats: at-least-once."""
+
+    @abstractmethod
+    def apply(self, context: SliceContext, batches: Iterable[pa.RecordBatch]) -> None:
+        """Driver: write the rows of one decided slice. Called again if the process died before it was confirmed."""
