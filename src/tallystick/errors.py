@@ -5,6 +5,7 @@
     TallystickError
     ├── ConfigError              a job or setting that cannot work, found when it is declared
     ├── MissingExtraError        a connector whose client library is not installed
+    ├── SetupError               this machine lacks something: java, a download, a server that starts
     ├── CheckpointError          the checkpoint cannot be used
     │   ├── ForeignCheckpointError   it belongs to another job, or its offsets are not the ones decided on
     │   ├── CheckpointInUseError     another living driver holds it
@@ -51,6 +52,10 @@ class ConfigError(TallystickError):
 
 class MissingExtraError(TallystickError):
     """A connector's client library is not installed. The text holds the exact ``pip install``."""
+
+
+class SetupError(TallystickError):
+    """This machine lacks something that is needed: java, a download, a server that starts."""
 
 
 class CheckpointError(TallystickError):

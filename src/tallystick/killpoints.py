@@ -70,8 +70,13 @@ _armed: Armed | None = Armed.parse(os.environ[ENVIRONMENT]) if ENVIRONMENT in os
 
 def reach(point: str, epoch: int) -> None:
     """Die here if this point is armed for this epoch; otherwise nothing."""
-    if _armed is not None and _armed.point == point and _armed.epoch == epoch:
+    if _armed is not None and armed(point, epoch):
         _die(_armed)
+
+
+def armed(point: str, epoch: int) -> bool:
+    """Whether `reach` would kill here: for a step that must be done in parts to be killed between them."""
+    return _armed is not None and _armed.point == point and _armed.epoch == epoch
 
 
 def driver_started() -> None:

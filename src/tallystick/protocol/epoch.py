@@ -9,7 +9,9 @@ touches the world itself. Why it is right, in numbered steps that the tests cite
     Before it every failure rolls back; after it there is only forward.
 3.  *Fencing.* A new driver has a higher generation. Before it prepares epoch N it puts ABORT for every rival at N.
     A rival that wakes up late finds ABORT where it wanted COMMIT, and stops for good. If the put comes second, the
-    rival had decided COMMIT: then its epoch is recovered, not repeated, and the rival is fenced at N+1.
+    rival had decided COMMIT: then its epoch is recovered, not repeated, and the rival is fenced at N+1. So that
+    nobody gets past an ABORT unseen, a driver leaves no epoch without a COMMIT of its own: one that wrote nothing,
+    because the epoch was decided before, puts a COMMIT that replaces nothing.
 4.  *Names.* A transaction's name holds its attempt, so that preparing again never touches what was decided.
 5.  *Recovery is forward only.* For a decided epoch the votes in force are those of the first COMMIT, each slice
     replaced by the newest later COMMIT that rewrites it. They are committed again; commits may be repeated.
@@ -85,6 +87,7 @@ def at_most_once(me: Attempt) -> Steps:
     yield AbortOrphans(me)
     if in_force(past.records) is not None:
         votes = yield Prepare(me, NOTHING)
+        yield from _decide(me, (), Mode.AT_MOST_ONCE, replaces=NOTHING)
         yield Note(me, "skipped", {"votes": [vote.to_json() for vote in votes]})
         return Finished("skipped", votes)
     yield from _decide(me, (), Mode.AT_MOST_ONCE)
@@ -190,8 +193,9 @@ def _commit_until_known(votes: tuple[Vote, ...], recovering: bool) -> Generator[
 
 
 def _verify(me: Attempt, decided: tuple[Vote, ...], missing: tuple[Vote, ...]) -> Generator[Command, Any, Finished]:
-    """Everything is published. Spark's state must still advance: compute, compare, write nowhere."""
+    """Everything is published. Spark's state must still advance: compute, compare, write nowhere (essay 3)."""
     votes: tuple[Vote, ...] = yield Prepare(me, NOTHING)
+    yield from _decide(me, (), replaces=NOTHING)
     if missing:
         yield Note(me, "abandoned", {"votes": [vote.to_json() for vote in missing]})
     changed = differences(decided, votes)

@@ -1,0 +1,1 @@
+"""The Spark side: sessions, the foreachBatch bridge, slices on executors, jobs."""

@@ -1,0 +1,187 @@
+"""A collection as a Python streaming data source of Spark: rows by offset, released in epochs.
+
+Spark runs the pieces in three places, each a Python process of its own:
+
+- *runner*, one per query, on the driver's machine: says what may be read (`latestOffset`) and cuts it (`partitions`);
+- *planner*, once per query: pickles the reader for the tasks;
+- *tasks*: `read` one partition each.
+
+Rows that are listed live in the runner only; each partition carries its own rows, so that a task gets what it reads
+and not the whole collection. A function travels to the tasks and makes its rows there.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from tallystick.errors import ConfigError, TallystickError
+from tallystick.sources.rows import Row, arrow_schema, to_batch
+
+BATCH_ROWS = 10_000
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a collection holds and how it is released. Exactly one of ``listed`` and ``function`` is set."""
+
+    length: int
+    schema: StructType
+    listed: pa.RecordBatch | None
+    function: Callable[[int], Row] | None
+    per_epoch: int | None
+    per_second: float | None
+    partitions: int
+
+
+class Part(InputPartition):
+    """The offsets from ``start`` up to, not including, ``stop``; ``rows`` as an Arrow stream if they are listed."""
+
+    def __init__(self, start: int, stop: int, rows: bytes | None) -> None:
+        super().__init__((start, stop))
+        self.start = start
+        self.stop = stop
+        self.rows = rows
+
+
+class OffsetReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self._all_due = rows.per_second is None
+        self._began: tuple[float, int] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tasks need no listed rows: their partition carries them."""
+        return self.__dict__ | {"_rows": replace(self._rows, listed=None)}
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        return {"offset": 0}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadAllAvailable() if self._rows.per_epoch is None else ReadMaxRows(self._rows.per_epoch)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """A run that ends when everything is read does not wait for the clock."""
+        self._all_due = True
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+        """Runner, asked again and again. Either the start again (nothing is due yet) or the end of a whole epoch."""
+        begin, length = start["offset"], self._rows.length
+        if begin > length:
+            raise ConfigError(
+                f"the checkpoint has read {begin} rows, but the collection holds {length}: rows were taken away. "
+                "give it at least the rows it had, or start with a new checkpoint"
+            )
+        due = self._due(begin)
+        if not isinstance(limit, ReadMaxRows):
+            return {"offset": due}
+        end = min(begin + limit.max_rows, length)
+        # Half an epoch is never released: the cuts would then depend on the clock.
+        return {"offset": end if end <= due else begin}
+
+    def _due(self, begin: int) -> int:
+        """Up to where rows are released. The clock starts with the run, at the offset where the run starts."""
+        if self._all_due or self._rows.per_second is None:
+            return self._rows.length
+        now = time.monotonic()
+        if self._began is None:
+            self._began = (now, begin)
+        since, first = self._began
+        return max(begin, min(self._rows.length, first + int((now - since) * self._rows.per_second)))
+
+    def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802
+        return {"offset": self._rows.length}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """Runner. Cuts depend on the two offsets only, so that a replay has the same slices."""
+        return [
+            Part(first, stop, self._carried(first, stop)) for first, stop in self._cuts(start["offset"], end["offset"])
+        ]
+
+    def _cuts(self, start: int, end: int) -> list[tuple[int, int]]:
+        count = self._rows.partitions
+        edges = [start + (end - start) * number // count for number in range(count + 1)]
+        return [(first, stop) for first, stop in itertools.pairwise(edges) if first < stop]
+
+    def _carried(self, start: int, stop: int) -> bytes | None:
+        if self._rows.listed is None:
+            return None
+        if stop > self._rows.length:
+            raise ConfigError(
+                f"the checkpoint is to read row {stop - 1} again, but the collection holds {self._rows.length}: rows "
+                "were taken away. give it at least the rows it had"
+            )
+        buffer = pa.BufferOutputStream()
+        with pa.ipc.new_stream(buffer, self._rows.listed.schema) as stream:
+            stream.write_batch(self._rows.listed.slice(start, stop - start))
+        return bytes(buffer.getvalue())
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Task. May run more than once for the same partition; gives the same rows each time."""
+        if not isinstance(partition, Part):
+            raise TallystickError(f"not a part of a collection: {partition!r}")
+        if partition.rows is not None:
+            return _carried_batches(partition.rows)
+        if self._rows.function is None:
+            raise TallystickError(f"rows {partition.start} to {partition.stop} came without their content")
+        return _computed_batches(self._rows.function, arrow_schema(self._rows.schema), partition)
+
+
+def _computed_batches(function: Callable[[int], Row], schema: pa.Schema, part: Part) -> Iterator[pa.RecordBatch]:
+    for first in range(part.start, part.stop, BATCH_ROWS):
+        stop = min(first + BATCH_ROWS, part.stop)
+        yield to_batch([function(offset) for offset in range(first, stop)], schema, first)
+
+
+def _carried_batches(stream: bytes) -> Iterator[pa.RecordBatch]:
+    with pa.ipc.open_stream(stream) as reader:
+        for batch in reader:
+            yield from (batch.slice(first, BATCH_ROWS) for first in range(0, batch.num_rows, BATCH_ROWS))
+
+
+class OffsetDataSource(DataSource):
+    """What Spark is told about. `data_source` makes the subclass that carries the rows."""
+
+    registered: ClassVar[str]
+    rows: ClassVar[Rows]
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        self._planned = False
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Spark pickles the data source into every task, where only its name is asked for: leave the rows behind."""
+        return (_NameOnly, (self.registered,)) if self._planned else super().__reduce_ex__(protocol)
+
+    @classmethod
+    def name(cls) -> str:
+        return cls.registered
+
+    def schema(self) -> StructType:
+        return self.rows.schema
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        self._planned = True
+        return OffsetReader(self.rows)
+
+
+class _NameOnly(DataSource):
+    def __init__(self, registered: str) -> None:
+        super().__init__({})
+        self._registered = registered
+
+    def name(self) -> str:  # type: ignore[override]  # an instance knows it, the class does not
+        return self._registered
+
+
+def data_source(registered: str, rows: Rows) -> type[OffsetDataSource]:
+    """A data source class that holds these rows. It has no module-level name, so that it is pickled with them."""
+    return type("DeclaredCollection", (OffsetDataSource,), {"registered": registered, "rows": rows})

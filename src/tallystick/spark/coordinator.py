@@ -1,0 +1,245 @@
+"""The driver's side of an epoch: carries out what the protocol asks, through Spark, the journal and the sinks.
+
+`Coordinator.run_epoch` is what ``foreachBatch`` calls. The order of things is in `protocol/epoch.py`; here is one
+method per command. One coordinator is one generation: it is made when a query starts and never used again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from tallystick import killpoints
+from tallystick.errors import CheckpointError, CommitPendingError, FencedError, ForeignCheckpointError, TallystickError
+from tallystick.journal import Journal, horizon, roll_up
+from tallystick.journal import Note as JournalNote
+from tallystick.protocol import (
+    MODES,
+    AbortOrphans,
+    Command,
+    Commit,
+    Finished,
+    Note,
+    Prepare,
+    Put,
+    Recall,
+    Recalled,
+    Settled,
+    Steps,
+    Wait,
+)
+from tallystick.records import Attempt, Decision, Mode, Outcome, Record, SourceOffsets, Vote
+from tallystick.sinks.base import TransactionalSink
+from tallystick.spark.offsets import read_offsets
+from tallystick.spark.outputs import Output
+from tallystick.spark.prepare import prepare_slices
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+log = logging.getLogger("tallystick")
+
+WAIT_FIRST_S = 0.05
+WAIT_LONGEST_S = 5.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one generation of the driver works with. ``sinks`` are the outputs' sinks, lowered to transactional ones."""
+
+    job: str
+    job_id: str
+    generation: int
+    mode: Mode
+    checkpoint: str
+    outputs: tuple[Output, ...]
+    sinks: dict[str, TransactionalSink[Any]]
+    commit_patience_s: float = 300.0
+    on_finished: Callable[[Attempt, Finished], None] | None = None
+
+
+class Coordinator:
+    def __init__(self, plan: Plan, journal: Journal) -> None:
+        self.plan = plan
+        self.journal = journal
+        self.failure: BaseException | None = None
+        self._rows: DataFrame | None = None
+        self._read = SourceOffsets()
+        self._clock = _StepClock()
+        self._waited_s = 0.0
+        self._epoch = -1
+
+    def run_epoch(self, rows: DataFrame, epoch: int) -> None:
+        """One epoch, from Spark's offset log to Spark's commit log. Raises to fail the query."""
+        me = Attempt(epoch, self.plan.generation)
+        try:
+            killpoints.reach("before-settle", epoch)
+            self._rows, self._epoch, self._clock, self._waited_s = rows, epoch, _StepClock(), 0.0
+            self._read = read_offsets(rows.sparkSession, self.plan.checkpoint, epoch)
+            finished = drive(MODES[self.plan.mode](me), self.perform)
+            killpoints.reach("before-return", epoch)
+        except BaseException as failure:
+            self.failure = failure
+            raise
+        finally:
+            self._rows = None
+        log.info("epoch %d of %s: %s", epoch, self.plan.job, finished.how)
+        if self.plan.on_finished is not None:
+            self.plan.on_finished(me, finished)
+
+    def perform(self, command: Command) -> Any:
+        """Carry out one command and answer it."""
+        match command:
+            case Settled(epoch):
+                return self._settled(epoch)
+            case Recall(attempt):
+                return self._recall(attempt)
+            case Put(record):
+                return self._put(record)
+            case AbortOrphans(attempt, keep):
+                return self._abort_orphans(attempt, keep)
+            case Prepare():
+                return self._prepare(command)
+            case Commit(votes, recovering):
+                return self._commit(votes, recovering)
+            case Wait(tries, unsettled):
+                return self._wait(tries, unsettled)
+            case Note(attempt, kind, details):
+                log.warning("epoch %d of %s: %s: %s", attempt.epoch, self.plan.job, kind, dict(details))
+                return self.journal.note(JournalNote(attempt, kind, details))
+
+    def _settled(self, epoch: int) -> None:
+        for sink in self.plan.sinks.values():
+            sink.settled(self.plan.job_id, epoch)
+        roll_up(self.journal, settled=epoch)
+
+    def _recall(self, me: Attempt) -> Recalled:
+        if me.epoch <= horizon(self.journal):
+            raise ForeignCheckpointError(
+                f"epoch {me.epoch} was settled and rolled up long ago, yet Spark runs it again: the checkpoint "
+                f"{self.plan.checkpoint} was rewound without its journal. restore both from one copy, or use a new "
+                "checkpoint",
+                epoch=me.epoch,
+            )
+        records = self.journal.records(me.epoch)
+        for record in records:
+            if record.decision is Decision.COMMIT and record.read.digest not in ("", self._read.digest):
+                raise ForeignCheckpointError(
+                    f"epoch {me.epoch} was decided for the offsets {list(record.read.offsets)}, but Spark now reads "
+                    f"{list(self._read.offsets)}: the checkpoint {self.plan.checkpoint} was rewound or replaced. "
+                    "nothing was written. restore it with its journal, or use a new checkpoint",
+                    epoch=me.epoch,
+                )
+        return Recalled(records, self.journal.rivals(me.generation), self.journal.resolution(me.epoch))
+
+    def _put(self, record: Record) -> Record:
+        mine = record.attempt.generation == self.plan.generation
+        if mine:
+            killpoints.reach("before-decide", record.attempt.epoch)
+            record = replace(record, read=self._read, facts=self._clock.facts())
+        if mine and record.attempt.epoch <= horizon(self.journal):
+            raise FencedError(
+                f"epoch {record.attempt.epoch} is settled and rolled up: another driver has taken over, this one stops",
+                epoch=record.attempt.epoch,
+            )
+        standing = self.journal.put(record)
+        killpoints.reach("after-decide" if mine else "after-fence", record.attempt.epoch)
+        self._clock.lap("decide" if mine else "settle")
+        return standing
+
+    def _abort_orphans(self, me: Attempt, keep: tuple[Vote, ...]) -> int:
+        kept = [(vote.sink, vote.committable) for vote in keep]
+        count = 0
+        for name, sink in self.plan.sinks.items():
+            for found in sink.open_transactions(self.plan.job_id):
+                ours = found.attempt.epoch <= me.epoch and found.attempt.generation <= me.generation
+                if ours and (name, found.committable) not in kept:
+                    sink.abort(found.committable)
+                    count += 1
+        return count
+
+    def _prepare(self, command: Prepare) -> tuple[Vote, ...]:
+        epoch = command.attempt.epoch
+        killpoints.reach("before-prepare", epoch)
+        self._clock.lap("settle")
+        if self._rows is None:
+            raise CheckpointError(f"epoch {epoch} has no rows to prepare: run_epoch was not called by Spark")
+        votes = prepare_slices(self._rows, command, self.plan.job_id, self.plan.outputs, self.plan.sinks)
+        self._clock.lap("prepare")
+        return votes
+
+    def _commit(self, votes: tuple[Vote, ...], recovering: bool) -> tuple[Outcome, ...]:
+        if killpoints.armed("inside-commit", self._epoch):
+            first = self._commit_by_sink(votes[:1], recovering)
+            killpoints.reach("inside-commit", self._epoch)
+            return first + self._commit_by_sink(votes[1:], recovering)
+        outcomes = self._commit_by_sink(votes, recovering)
+        killpoints.reach("after-commit", self._epoch)
+        return outcomes
+
+    def _commit_by_sink(self, votes: tuple[Vote, ...], recovering: bool) -> tuple[Outcome, ...]:
+        outcomes: dict[tuple[str, int], Outcome] = {}
+        for name, group in _by_sink(votes).items():
+            if name not in self.plan.sinks:
+                raise CheckpointError(
+                    f"the journal has a decided transaction for the sink {name!r}, which this job does not have: it "
+                    f"has {', '.join(self.plan.sinks)}. declare that sink again until the epoch is settled"
+                )
+            answers = self.plan.sinks[name].commit_all([vote.committable for vote in group], recovering)
+            outcomes.update(zip((vote.key for vote in group), answers, strict=True))
+        return tuple(outcomes[vote.key] for vote in votes)
+
+    def _wait(self, tries: int, unsettled: tuple[Vote, ...]) -> None:
+        if self._waited_s > self.plan.commit_patience_s:
+            raise CommitPendingError(
+                f"{len(unsettled)} decided commits are not confirmed after {self._waited_s:.0f} s and {tries} tries, "
+                f"the first is {unsettled[0].sink}/{unsettled[0].slice}. nothing is lost: make the server reachable "
+                "and start the job again, which goes on committing"
+            )
+        pause_s = min(WAIT_LONGEST_S, WAIT_FIRST_S * 2 ** min(tries, 10))
+        time.sleep(pause_s)
+        self._waited_s += pause_s
+
+
+def drive(steps: Steps, perform: Callable[[Command], Any]) -> Finished:
+    """Run the protocol: hand each command to the world and its answer, or its named failure, back."""
+    answer: Any = None
+    failure: TallystickError | None = None
+    while True:
+        try:
+            command = steps.send(answer) if failure is None else steps.throw(failure)
+        except StopIteration as end:
+            finished: Finished = end.value
+            return finished
+        try:
+            answer, failure = perform(command), None
+        except TallystickError as error:
+            answer, failure = None, error
+
+
+def _by_sink(votes: tuple[Vote, ...]) -> dict[str, list[Vote]]:
+    groups: dict[str, list[Vote]] = {}
+    for vote in votes:
+        groups.setdefault(vote.sink, []).append(vote)
+    return groups
+
+
+class _StepClock:
+    """Wall time for people, durations from a clock that never jumps back."""
+
+    def __init__(self) -> None:
+        self._started_at = time.time()
+        self._started = self._last = time.monotonic()
+        self._laps: dict[str, float] = {}
+
+    def lap(self, step: str) -> None:
+        now = time.monotonic()
+        self._laps[step] = self._laps.get(step, 0.0) + now - self._last
+        self._last = now
+
+    def facts(self) -> dict[str, Any]:
+        durations = {f"{step}_s": round(seconds, 4) for step, seconds in self._laps.items()}
+        return {"at": round(self._started_at, 3), "until_decision_s": round(self._last - self._started, 4), **durations}

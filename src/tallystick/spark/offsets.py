@@ -1,0 +1,70 @@
+"""What an epoch reads: Spark's offset log, which is written before the epoch runs and never changes for it.
+
+The digest is over the sources' offsets alone. It ties a decision to what was read, so that a rewound or replaced
+checkpoint is noticed instead of its epochs being taken for finished ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlparse
+
+from tallystick.errors import CheckpointError
+from tallystick.records import Json, SourceOffsets
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def local_path(location: str) -> Path | None:
+    """The path of a local location, given plain or as a ``file:`` URI; None for any other scheme."""
+    parsed = urlparse(location)
+    if parsed.scheme in ("", "file"):
+        return Path(unquote(parsed.path) if parsed.scheme else location)
+    return None
+
+
+def read_offsets(spark: SparkSession, checkpoint: str, epoch: int) -> SourceOffsets:
+    """Driver, inside the epoch: the offsets that this epoch reads up to, per source."""
+    local = local_path(checkpoint)
+    if local is None:
+        text = _read_through_hadoop(spark, f"{checkpoint}/offsets/{epoch}")
+    else:
+        text = _read_local(local / "offsets" / str(epoch))
+    return parse_offsets(text, f"{checkpoint}/offsets/{epoch}")
+
+
+def parse_offsets(text: str, where: str) -> SourceOffsets:
+    """Spark's format: a version line, a line of metadata, then a JSON offset per source (``-`` for none)."""
+    version, *lines = text.splitlines()
+    if not version.startswith("v") or not lines:
+        raise CheckpointError(f"{where} is no offset log of Spark: it begins with {version!r}, needed 'v1'")
+    offsets = lines[1:]
+    digest = hashlib.sha256("\n".join(offsets).encode()).hexdigest()[:32]
+    return SourceOffsets(digest, tuple(_offset(line) for line in offsets))
+
+
+def _offset(line: str) -> Json:
+    if line == "-":
+        return None
+    try:
+        return json.loads(line)
+    except ValueError:
+        return line  # a source may log an offset that is no JSON; it is shown as it is
+
+
+def _read_local(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError as cause:
+        raise CheckpointError(
+            f"{path} cannot be read ({cause.strerror}): the checkpoint was moved or deleted while the job runs"
+        ) from cause
+
+
+def _read_through_hadoop(spark: SparkSession, uri: str) -> str:
+    rows = spark.read.option("wholetext", True).text(uri).collect()
+    return str(rows[0][0])

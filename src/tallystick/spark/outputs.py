@@ -1,0 +1,107 @@
+"""What goes to which sink: one pass over the epoch's rows feeds all of them.
+
+Spark may evaluate an epoch only once (state would advance twice otherwise), so several sinks cannot each run a query
+of their own. Instead one projection carries, for every output, the row as that sink wants it and the row's hash.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from tallystick.errors import ConfigError
+from tallystick.sinks.base import Sink
+from tallystick.spark.fingerprint import row_hash
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
+
+
+@dataclass(frozen=True)
+class Output:
+    """One sink of a job, and which part of the rows it gets.
+
+    ``where`` is a SQL condition, ``select`` a list of column names or SQL expressions; without them the sink gets
+    every row as it is. ``name`` is what the sink is called in the journal: keep it when you move the target.
+    """
+
+    sink: Sink
+    name: str = ""
+    where: str | None = None
+    select: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.sink, Sink):
+            raise ConfigError(f"an output needs a sink, found {type(self.sink).__name__}: try ts.sinks.Files(path)")
+        if not self.name:
+            object.__setattr__(self, "name", self.sink.facts.name)
+        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", self.name):
+            raise ConfigError(f"the output name {self.name!r} is not usable: letters, digits, '_', '-' and '.' only")
+
+
+def outputs_of(sinks: Sink | Output | Sequence[Sink | Output]) -> tuple[Output, ...]:
+    """The outputs of a job as the user gave them: a sink, an output, or several; names are made unique."""
+    given = [sinks] if isinstance(sinks, Sink | Output) else list(sinks)
+    if not given:
+        raise ConfigError("a job needs at least one sink, found none")
+    outputs: list[Output] = []
+    for entry in given:
+        output = entry if isinstance(entry, Output) else Output(entry)
+        taken = {other.name for other in outputs}
+        if isinstance(entry, Output) and entry.name != entry.sink.facts.name and entry.name in taken:
+            raise ConfigError(f"two outputs are called {entry.name!r}: each needs a name of its own")
+        number, name = 2, output.name
+        while name in taken:
+            name, number = f"{output.name}-{number}", number + 1
+        outputs.append(Output(output.sink, name, output.where, output.select))
+    return tuple(outputs)
+
+
+def project(rows: DataFrame, outputs: Sequence[Output]) -> DataFrame:
+    """One projection with the columns ``r0, h0, r1, h1, …``: row (null where not wanted) and hash per output.
+
+    A single output that takes every row is laid out flat instead, its columns and then the hash: structs cost.
+    """
+    if len(outputs) == 1 and outputs[0].where is None:
+        columns, digest = _shaped(rows, outputs[0])
+        return rows.select(*columns, digest.alias("h0"))
+    selected: list[Column] = []
+    for number, output in enumerate(outputs):
+        columns, digest = _shaped(rows, output)
+        row = F.struct(*columns)
+        if output.where is not None:
+            row = F.when(F.expr(output.where), row)
+        selected += [row.alias(f"r{number}"), digest.alias(f"h{number}")]
+    return rows.select(*selected)
+
+
+def is_flat(outputs: Sequence[Output]) -> bool:
+    """Whether `project` lays the rows out flat."""
+    return len(outputs) == 1 and outputs[0].where is None
+
+
+def _shaped(rows: DataFrame, output: Output) -> tuple[list[Column], Column]:
+    """The columns for the sink's `write`, and the hash of the row before the sink shaped it."""
+    chosen = [F.expr(text) for text in output.select] if output.select is not None else _all(rows.schema)
+    schema: StructType = rows.select(*chosen).schema
+    digest = row_hash(
+        [(column, field.dataType, field.nullable) for column, field in zip(chosen, schema.fields, strict=True)]
+    )
+    shaped = output.sink.columns(schema)
+    if shaped is None:
+        named = [column.alias(field.name) for column, field in zip(chosen, schema.fields, strict=True)]
+        return named, digest
+    if output.select is None:
+        return list(shaped), digest
+    raise ConfigError(
+        f"the output {output.name!r} selects columns and its sink shapes rows itself: select before the job's last step"
+    )
+
+
+def _all(schema: StructType) -> list[Column]:
+    return [F.col(f"`{name.replace('`', '``')}`") for name in schema.fieldNames()]

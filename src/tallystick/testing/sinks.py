@@ -1,0 +1,302 @@
+"""The sink contract as tests. Subclass `SinkContract` in a test file, give the hooks, run pytest::
+
+    from tallystick.testing import SinkContract
+
+    class TestMySink(SinkContract):
+        def make_sink(self, tmp_path):
+            return MySink(...)              # a fresh sink on a fresh target
+
+        def read_rows(self, sink):
+            return [...]                    # what a reader of committed rows sees
+
+Every test drives the verbs of `tallystick.sinks.base` directly, without Spark, against the real target; where a
+process has to die, one is started and killed with SIGKILL. Idempotent and plain sinks are staged, as in a job.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pytest
+
+from tallystick.records import Attempt, Json, Outcome
+from tallystick.sinks.base import OpenTransaction, Sink, SliceContext, TransactionalSink, TransactionState
+from tallystick.sinks.staged import StagedSink, lower
+from tallystick.testing.doomed import commit_and_die, prepare_and_die, write_and_die
+
+JOB = "contract-job"
+OTHER_JOB = "another-job"
+COMMITTABLE_BYTES_MAX = 16 << 10
+
+
+class SinkContract:
+    """What every sink must keep. Two hooks are needed; the others tell the suite about your target."""
+
+    held_by_target: ClassVar[bool] = True
+    """The target itself knows what is begun or pre-committed, so that it can be found and ended by anybody. False
+    only if rows travel inside the committable: then nothing is left to find, and nothing to end."""
+
+    def make_sink(self, tmp_path: Path) -> Sink:
+        """A sink of any kind on a target without rows; called once per test."""
+        raise pytest.UsageError(
+            f"{type(self).__name__} needs make_sink(self, tmp_path), which returns the sink to test"
+        )
+
+    def read_rows(self, sink: Any) -> Sequence[Json]:
+        """The rows that a reader of committed data sees now, in any order."""
+        raise pytest.UsageError(f"{type(self).__name__} needs read_rows(self, sink), which returns the published rows")
+
+    def rows(self, start: int, count: int) -> pa.RecordBatch:
+        """Different rows for different numbers, in the shape that the sink's `columns` makes of a job's rows."""
+        numbers = range(start, start + count)
+        return pa.RecordBatch.from_pydict({"id": pa.array(numbers, pa.int64()), "name": [f"row {n}" for n in numbers]})
+
+    def as_read(self, batch: pa.RecordBatch) -> Sequence[Json]:
+        """What `read_rows` gives for the rows of a batch."""
+        return batch.to_pylist()  # type: ignore[no-any-return]
+
+    def expire(self, sink: Any, committable: Json) -> bool:
+        """Make the target roll back a pre-committed transaction, as by a time-out. False: it never does that."""
+        return False
+
+    def break_connection(self, sink: Any) -> AbstractContextManager[None] | None:
+        """While the returned context is open, the target cannot be reached. None: that cannot be arranged."""
+        return None
+
+    def leftovers(self, sink: Any) -> Sequence[str]:
+        """What the target still holds for transactions, published or not; must be empty once they are settled."""
+        return []
+
+    @pytest.fixture
+    def sink(self, tmp_path: Path) -> TransactionalSink[Any]:
+        made = lower(self.make_sink(tmp_path), tmp_path / "contract-staging")
+        made.check()
+        return made
+
+    @pytest.fixture
+    def scratch(self, tmp_path: Path) -> Path:
+        folder = tmp_path / "contract-scratch"
+        folder.mkdir()
+        return folder
+
+    # -- what is published ------------------------------------------------------------------------------------------
+
+    def test_commit_publishes_exactly_the_rows(self, sink: TransactionalSink[Any]) -> None:
+        first = self.prepare(sink, context(slice_=0), self.rows(0, 5), self.rows(5, 3))
+        second = self.prepare(sink, context(slice_=1), self.rows(8, 4))
+        assert sink.commit_all([first, second], recovering=False) == [Outcome.COMMITTED, Outcome.COMMITTED]
+        self.assert_published(sink, self.rows(0, 12))
+
+    def test_a_slice_of_a_batch_is_only_its_own_rows(self, sink: TransactionalSink[Any]) -> None:
+        """Arrow batches may be windows into larger ones; what is outside the window must not be written."""
+        committable = self.prepare(sink, context(), self.rows(0, 9).slice(2, 3), self.rows(9, 4).slice(3))
+        assert sink.commit(committable) is Outcome.COMMITTED
+        self.assert_published(sink, self.rows(2, 3), self.rows(12, 1))
+
+    def test_commit_twice_publishes_once(self, sink: TransactionalSink[Any]) -> None:
+        committable = self.prepare(sink, context(), self.rows(0, 5))
+        assert sink.commit(committable) is Outcome.COMMITTED
+        assert sink.commit(committable).confirmed
+        assert sink.recover_and_commit(committable).confirmed
+        self.assert_published(sink, self.rows(0, 5))
+
+    def test_nothing_is_visible_before_commit(self, sink: TransactionalSink[Any]) -> None:
+        transaction = sink.begin_transaction(context())
+        self.assert_published(sink)
+        sink.write(transaction, self.rows(0, 5))
+        self.assert_published(sink)
+        committable = sink.pre_commit(transaction)
+        self.assert_published(sink)
+        assert sink.commit(committable) is Outcome.COMMITTED
+        self.assert_published(sink, self.rows(0, 5))
+
+    def test_an_empty_epoch_publishes_nothing(self, sink: TransactionalSink[Any]) -> None:
+        committable = self.prepare(sink, context(), self.rows(0, 0))
+        assert sink.commit(committable).confirmed
+        self.assert_published(sink)
+
+    def test_epochs_add_up(self, sink: TransactionalSink[Any]) -> None:
+        for epoch in range(3):
+            assert sink.commit(self.prepare(sink, context(epoch), self.rows(epoch * 4, 4))) is Outcome.COMMITTED
+            sink.settled(JOB, epoch)
+        self.assert_published(sink, self.rows(0, 12))
+
+    # -- what is rolled back ----------------------------------------------------------------------------------------
+
+    def test_abort_after_prepare_publishes_nothing(self, sink: TransactionalSink[Any]) -> None:
+        sink.abort(self.prepare(sink, context(), self.rows(0, 5)))
+        self.assert_published(sink)
+        assert self.open(sink) == []
+
+    def test_abort_twice_is_harmless(self, sink: TransactionalSink[Any]) -> None:
+        committable = self.prepare(sink, context(), self.rows(0, 5))
+        sink.abort(committable)
+        sink.abort(committable)
+        assert sink.commit(self.prepare(sink, context(generation=2), self.rows(5, 2))) is Outcome.COMMITTED
+        self.assert_published(sink, self.rows(5, 2))
+
+    def test_rollback_in_the_middle_leaves_nothing(self, sink: TransactionalSink[Any]) -> None:
+        transaction = sink.begin_transaction(context())
+        sink.write(transaction, self.rows(0, 5))
+        sink.rollback(transaction)
+        self.assert_published(sink)
+        assert self.open(sink) == []
+
+    # -- processes that die -----------------------------------------------------------------------------------------
+
+    def test_prepared_by_a_dead_process_commits_from_another(self, sink: TransactionalSink[Any], scratch: Path) -> None:
+        committable = prepare_and_die(sink, context(), [self.rows(0, 5), self.rows(5, 2)], scratch)
+        self.assert_published(sink)
+        assert sink.recover_and_commit(committable).confirmed
+        self.assert_published(sink, self.rows(0, 7))
+
+    def test_a_process_that_dies_before_pre_commit_leaves_nothing_but_an_open_transaction(
+        self, sink: TransactionalSink[Any], scratch: Path
+    ) -> None:
+        write_and_die(sink, context(), [self.rows(0, 5)], scratch)
+        self.assert_published(sink)
+        found = self.open(sink)
+        if self.held_by_target:
+            assert [(one.attempt, one.state) for one in found] == [(Attempt(0, 1), TransactionState.BEGUN)]
+        for one in found:
+            sink.abort(one.committable)
+        assert self.open(sink) == []
+        self.assert_published(sink)
+
+    def test_a_commit_whose_answer_was_lost_is_repeated_without_harm(
+        self, sink: TransactionalSink[Any], scratch: Path
+    ) -> None:
+        committable = self.prepare(sink, context(), self.rows(0, 5))
+        commit_and_die(sink, committable, scratch)
+        assert sink.recover_and_commit(committable).confirmed
+        self.assert_published(sink, self.rows(0, 5))
+
+    # -- more than one at once --------------------------------------------------------------------------------------
+
+    def test_a_fenced_driver_cannot_publish(self, sink: TransactionalSink[Any]) -> None:
+        self.need_held("a late commit of an aborted attempt is stopped by the journal alone")
+        late = self.prepare(sink, context(generation=1), self.rows(0, 5))
+        for one in self.open(sink):
+            sink.abort(one.committable)
+        assert sink.commit(self.prepare(sink, context(generation=2), self.rows(0, 5))) is Outcome.COMMITTED
+        assert sink.commit(late) in (Outcome.EXPIRED, Outcome.REFUSED)
+        self.assert_published(sink, self.rows(0, 5))
+
+    def test_of_two_tasks_for_one_slice_only_the_voted_one_is_published(self, sink: TransactionalSink[Any]) -> None:
+        voted = self.prepare(sink, context(task=7), self.rows(0, 5))
+        self.prepare(sink, context(task=8), self.rows(0, 5))
+        found = self.open(sink)
+        if self.held_by_target:
+            assert len(found) == 2
+            assert {one.state for one in found} == {TransactionState.PRE_COMMITTED}
+            assert voted in [one.committable for one in found], "what is kept is recognised by its committable"
+        for one in found:
+            if one.committable != voted:
+                sink.abort(one.committable)
+        assert sink.commit(voted) is Outcome.COMMITTED
+        self.assert_published(sink, self.rows(0, 5))
+        assert self.open(sink) == []
+
+    def test_the_transactions_of_other_jobs_are_theirs(self, sink: TransactionalSink[Any]) -> None:
+        """Two jobs with the same epoch, generation and task may share a target."""
+        mine = self.prepare(sink, context(), self.rows(0, 5))
+        other = self.prepare(sink, context(job=OTHER_JOB), self.rows(5, 5))
+        assert len(self.open(sink)) == (1 if self.held_by_target else 0)
+        sink.abort(mine)
+        sink.settled(JOB, 9)
+        assert sink.commit(other) is Outcome.COMMITTED
+        self.assert_published(sink, self.rows(5, 5))
+
+    # -- servers that forget, connections that break ----------------------------------------------------------------
+
+    def test_an_expired_transaction_says_so_and_is_never_published(self, sink: TransactionalSink[Any]) -> None:
+        committable = self.prepare(sink, context(), self.rows(0, 5))
+        if not self.expire(unwrap(sink), committable):
+            pytest.skip("this target never rolls back what is pre-committed (no expire hook)")
+        assert sink.commit(committable) is Outcome.EXPIRED
+        assert sink.recover_and_commit(committable) is Outcome.EXPIRED
+        self.assert_published(sink)
+        assert sink.commit(self.prepare(sink, context(generation=2), self.rows(0, 5))) is Outcome.COMMITTED
+        self.assert_published(sink, self.rows(0, 5))
+
+    def test_a_broken_connection_is_asked_again_not_failed(self, sink: TransactionalSink[Any]) -> None:
+        committable = self.prepare(sink, context(), self.rows(0, 5))
+        broken = self.break_connection(unwrap(sink))
+        if broken is None:
+            pytest.skip("no connection that could break (no break_connection hook)")
+        with broken:
+            assert sink.commit(committable).unsettled
+        assert sink.recover_and_commit(committable).confirmed
+        self.assert_published(sink, self.rows(0, 5))
+
+    # -- values and leftovers ---------------------------------------------------------------------------------------
+
+    def test_a_committable_is_small_json(self, sink: TransactionalSink[Any]) -> None:
+        committable = self.prepare(sink, context(), self.rows(0, 50))
+        text = json.dumps(committable)
+        assert len(text) <= COMMITTABLE_BYTES_MAX
+        assert json.loads(text) == committable
+        assert sink.commit(json.loads(text)) is Outcome.COMMITTED
+        self.assert_published(sink, self.rows(0, 50))
+
+    def test_the_sink_survives_pickling(self, sink: TransactionalSink[Any]) -> None:
+        from pyspark import cloudpickle
+
+        copy = cloudpickle.loads(cloudpickle.dumps(sink))  # type: ignore[no-untyped-call]
+        assert copy.target == sink.target
+        assert sink.commit(self.prepare(copy, context(), self.rows(0, 5))) is Outcome.COMMITTED
+        self.assert_published(sink, self.rows(0, 5))
+
+    def test_settled_frees_everything_but_published_rows(self, sink: TransactionalSink[Any]) -> None:
+        committed = self.prepare(sink, context(epoch=3, task=1), self.rows(0, 5))
+        self.prepare(sink, context(epoch=3, task=2), self.rows(0, 5))
+        assert sink.commit(committed) is Outcome.COMMITTED
+        for one in self.open(sink):
+            sink.abort(one.committable)
+        for _ in range(2):
+            sink.settled(JOB, 3)
+            assert self.open(sink) == []
+            assert list(self.leftovers(unwrap(sink))) == []
+            self.assert_published(sink, self.rows(0, 5))
+
+    def test_settled_leaves_later_epochs_alone(self, sink: TransactionalSink[Any]) -> None:
+        later = self.prepare(sink, context(epoch=4), self.rows(0, 5))
+        sink.settled(JOB, 3)
+        assert sink.commit(later) is Outcome.COMMITTED
+        self.assert_published(sink, self.rows(0, 5))
+
+    # -- helpers ----------------------------------------------------------------------------------------------------
+
+    def prepare(self, sink: TransactionalSink[Any], where: SliceContext, *batches: pa.RecordBatch) -> Json:
+        """Executor side of one slice. The committable goes through JSON, as it does on its way to the journal."""
+        transaction = sink.begin_transaction(where)
+        for batch in batches:
+            sink.write(transaction, batch)
+        return json.loads(json.dumps(sink.pre_commit(transaction)))
+
+    def open(self, sink: TransactionalSink[Any]) -> list[OpenTransaction]:
+        return list(sink.open_transactions(JOB))
+
+    def assert_published(self, sink: TransactionalSink[Any], *batches: pa.RecordBatch) -> None:
+        """A reader sees these rows, each once, and no others."""
+        expected = [row for batch in batches for row in self.as_read(batch)]
+        found = list(self.read_rows(unwrap(sink)))
+        assert sorted(map(repr, found)) == sorted(map(repr, expected))
+
+    def need_held(self, reason: str) -> None:
+        if not self.held_by_target:
+            pytest.skip(f"rows travel inside the committable: {reason}")
+
+
+def context(epoch: int = 0, generation: int = 1, slice_: int = 0, task: int = 7, job: str = JOB) -> SliceContext:
+    return SliceContext(job, Attempt(epoch, generation), "out", slice_, task)
+
+
+def unwrap(sink: TransactionalSink[Any]) -> Any:
+    """The sink as its author made it."""
+    return sink.sink if isinstance(sink, StagedSink) else sink
