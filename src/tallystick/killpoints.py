@@ -23,7 +23,6 @@ from tallystick.errors import ConfigError
 
 ENVIRONMENT = "TALLYSTICK_KILL"
 ONCE = "TALLYSTICK_KILL_ONCE"
-DRIVER_PID = "TALLYSTICK_DRIVER_PID"
 
 DRIVER_POINTS = (
     "before-settle",
@@ -66,6 +65,7 @@ class Armed:
 
 
 _armed: Armed | None = Armed.parse(os.environ[ENVIRONMENT]) if ENVIRONMENT in os.environ else None
+_driver = os.getpid()
 
 
 def reach(point: str, epoch: int) -> None:
@@ -79,10 +79,10 @@ def armed(point: str, epoch: int) -> bool:
     return _armed is not None and _armed.point == point and _armed.epoch == epoch
 
 
-def driver_started() -> None:
-    """Remember the driver, so that a point reached in a worker can take the whole job down with it."""
-    if _armed is not None:
-        os.environ[DRIVER_PID] = str(os.getpid())
+def driver_is(pid: int) -> None:
+    """Worker: whom to take down with it when a point that was reached here kills the whole job (same machine only)."""
+    global _driver
+    _driver = pid
 
 
 def _die(armed: Armed) -> None:
@@ -107,6 +107,5 @@ def _first_time() -> bool:
 
 def _kill_group_of_driver() -> None:
     """The driver and its JVM share a process group; Spark puts the Python workers into one of their own."""
-    driver = int(os.environ.get(DRIVER_PID, os.getpid()))
     with contextlib.suppress(ProcessLookupError):  # the driver is gone already: then so is its group
-        os.killpg(os.getpgid(driver), signal.SIGKILL)
+        os.killpg(os.getpgid(_driver), signal.SIGKILL)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections import Counter, deque
 from collections.abc import Callable
@@ -116,4 +117,8 @@ class Explorer:
 
 def explore(protocol: Protocol, bounds: Bounds, promises: frozenset[str], rules: Rules | None = None) -> Stats:
     """Visit every reachable state. Raises `ViolationError` at the first broken promise."""
-    return Explorer(protocol, rules or Rules(), bounds, promises).run()
+    gc.disable()  # hundreds of thousands of states stay alive: looking for cycles among them again and again is slow
+    try:
+        return Explorer(protocol, rules or Rules(), bounds, promises).run()
+    finally:
+        gc.enable()

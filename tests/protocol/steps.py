@@ -81,7 +81,7 @@ class Bounds:
     epochs: int = 2
     generations: int = 3
     alive: int = 2
-    budget: Budget = Budget()
+    budget: Budget = Budget()  # noqa: RUF009 - immutable
     slow_starts: bool = False
     """Spark reads its commit log in one step and the driver claims its generation in a later one."""
 

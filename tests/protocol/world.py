@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tallystick.protocol import AbortOrphans, Prepare, Recalled
-from tallystick.records import Attempt, Decision, Fingerprint, Outcome, Record, Vote
+from tallystick.records import Attempt, Decision, Fingerprint, Outcome, Record, Resolution, Vote
 
 
 class Entry:
@@ -80,6 +80,9 @@ class Rules:
     """How journal and servers behave when they keep their contracts. Broken ones override single methods."""
 
     keys: tuple[tuple[str, int], ...] = (("a", 0), ("a", 1))
+    forgetful: bool = False
+    """Sinks forget what is settled (they may), and then answer ``unknown`` for it."""
+    resolution: Resolution | None = None
 
     def name(self, attempt: Attempt, key: tuple[str, int], task: int) -> str:
         """Essay 4: the name of a transaction holds its attempt and Spark's try of the task."""
@@ -90,9 +93,7 @@ class Rules:
 
     def to_stage(self, command: Prepare) -> tuple[Transaction, ...]:
         return tuple(
-            self.transaction(command.attempt, vote.key)
-            for vote in self.votes(command)
-            if vote.committable is not None
+            self.transaction(command.attempt, vote.key) for vote in self.votes(command) if vote.committable is not None
         )
 
     def votes(self, command: Prepare) -> tuple[Vote, ...]:
@@ -110,14 +111,14 @@ class Rules:
         return world._replace(open=world.open | {transaction})
 
     def commit(self, world: World, vote: Vote) -> tuple[Outcome, World]:
-        """Atomic on its server, idempotent by name; what is settled is forgotten, and in doubt it is unknown."""
+        """Atomic on its server, and idempotent by name."""
         for transaction in world.open:
             if transaction.name == vote.committable:
                 published = tuple(sorted((*world.published, transaction)))
                 return Outcome.COMMITTED, world._replace(open=world.open - {transaction}, published=published)
         for transaction in world.published:
             if transaction.name == vote.committable:
-                forgotten = transaction.epoch <= world.settled
+                forgotten = self.forgetful and transaction.epoch <= world.settled
                 return Outcome.UNKNOWN if forgotten else Outcome.ALREADY_COMMITTED, world
         return Outcome.EXPIRED, world
 
@@ -152,7 +153,7 @@ class Rules:
             if held.record.decision is Decision.ABORT and self.deadly(world, held.record.attempt)
         }
         rivals = tuple(generation for generation in range(1, me.generation) if generation not in dead)
-        return Recalled(tuple(records), rivals)
+        return Recalled(tuple(records), rivals, self.resolution)
 
     def deadly(self, world: World, aborted: Attempt) -> bool:
         """Essay 3: a driver meets its ABORT only at an epoch that it comes to, not below its first one."""

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ _EXISTS = "org.apache.hadoop.fs.FileAlreadyExistsException"
 _MISSING = "java.io.FileNotFoundException"
 _CLOSE_RETRY = "dfs.client.block.write.locateFollowingBlock.initial.delay.ms"
 
+_NO_FOLDER = "a file is where a folder is needed, or the reverse: move it away, or choose another checkpoint location"
 _HINTS = {
     "FileNotFoundException": "a folder of the journal is gone: was the checkpoint deleted while the job runs? stop it",
     "AccessControlException": "this user may not do that: check owner and mode with 'hdfs dfs -ls'",
@@ -100,11 +101,16 @@ class HadoopStore(Store):
         check_key(folder)
         with _told(self.locate(folder), "listed"):
             try:
-                self._files.listStatus(self._path(folder))  # unlike the next call it refuses what is no folder
-                return sorted(status.getPath().getName() for status in self._statuses(folder))
+                statuses = self._statuses(folder)
             except Py4JJavaError as error:
                 self._absent_or_raise(folder, error)
                 return []
+            paths = self._jvm.org.apache.hadoop.fs.FileUtil.stat2Paths(statuses)
+            # one call over Py4J instead of two per file
+            joined = str(self._jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray(paths).mkString("\0"))
+        if joined == self.locate(folder):
+            raise JournalError(f"{joined} could not be listed: {_NO_FOLDER}", file=joined)
+        return sorted(path.rpartition("/")[2] for path in joined.split("\0") if path)
 
     def delete(self, key: str) -> None:
         check_key(key)
@@ -132,9 +138,8 @@ class HadoopStore(Store):
     def _path(self, key: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(self._root, key)
 
-    def _statuses(self, folder: str) -> Iterable[Any]:
-        statuses: Iterable[Any] = self._files.util().listStatus(self._path(folder))
-        return statuses
+    def _statuses(self, folder: str) -> Any:
+        return self._files.util().listStatus(self._path(folder))
 
     def _make(self, folder: str | None) -> None:
         """Create what is missing, once. What vanishes later is not made again: writing there is an error."""
@@ -213,5 +218,5 @@ def _told(where: str, verb: str) -> Iterator[None]:
 def _hint(kind: str, found: str) -> str:
     name = kind.rpartition(".")[2]
     if "not a directory" in found or "not a file" in found or name == "FileAlreadyExistsException":
-        return "a file is where a folder is needed, or the reverse: move it away, or choose another checkpoint location"
+        return _NO_FOLDER
     return _HINTS.get(name, "is HDFS running, and is the address right? look into the NameNode's log")

@@ -15,7 +15,10 @@ class MemoryStore(Store):
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         with self._guard:
-            return self._data.setdefault(key, data) is data
+            if key in self._data:
+                return False
+            self._data[key] = data
+            return True
 
     def read(self, key: str) -> bytes | None:
         return self._data.get(key)

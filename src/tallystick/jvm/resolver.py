@@ -59,7 +59,7 @@ def resolve(conf: str, *, ivy_file: Path = IVY_FILE, cache: Path | None = None) 
 def _complete(parts: Path, digest: str) -> list[Path] | None:
     try:
         marker = json.loads((parts / MARKER).read_text())
-    except (FileNotFoundError, ValueError):  # never fetched, or cut off by a power failure
+    except (OSError, ValueError):  # never fetched, or cut off by a power failure
         return None
     if marker["ivy"] != digest:
         return None

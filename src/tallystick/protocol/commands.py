@@ -24,7 +24,9 @@ class Recall:
 class Recalled:
     """The decisions about an epoch, by generation, and the earlier generations that may still be alive.
 
-    A generation with an ABORT at any epoch is dead: a driver that meets its own ABORT stops for good. All other
+    A generation with an ABORT at or after its first epoch is dead: its driver comes to every epoch from there on,
+    and where it meets its own ABORT it stops for good. An ABORT below the first epoch, put by a successor that is
+    late itself, is never met and proves nothing; so a claim names the epoch that its driver starts at. All other
     earlier generations are *rivals*, because nobody can tell a dead process from a paused one.
     """
 

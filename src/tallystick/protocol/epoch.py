@@ -11,7 +11,8 @@ touches the world itself. Why it is right, in numbered steps that the tests cite
     A rival that wakes up late finds ABORT where it wanted COMMIT, and stops for good. If the put comes second, the
     rival had decided COMMIT: then its epoch is recovered, not repeated, and the rival is fenced at N+1. So that
     nobody gets past an ABORT unseen, a driver leaves no epoch without a COMMIT of its own: one that wrote nothing,
-    because the epoch was decided before, puts a COMMIT that replaces nothing.
+    because the epoch was decided before, puts a COMMIT that replaces nothing. And a generation is claimed together
+    with its first epoch, because an ABORT below that is never met (`Recalled`).
 4.  *Names.* A transaction's name holds its attempt, so that preparing again never touches what was decided.
 5.  *Recovery is forward only.* For a decided epoch the votes in force are those of the first COMMIT, each slice
     replaced by the newest later COMMIT that rewrites it. They are committed again; commits may be repeated.

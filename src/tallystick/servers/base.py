@@ -83,12 +83,19 @@ class Server(ABC):
         return all(process.running for process in self.processes)
 
     def start(self: S) -> S:
-        """Start it and wait until it is ready; `SetupError` with the end of its log if it is not, and nothing runs."""
+        """Start it and wait until it is ready.
+
+        `SetupError` with the end of its log if it does not get ready; then nothing of it runs. Also if it runs
+        already; then it is left alone.
+        """
         self.data.mkdir(parents=True, exist_ok=True)
         prepared = self.folder / "prepared"
         if not prepared.exists():
             self.prepare()
             prepared.touch()
+        for process in self.processes:
+            if process.running:
+                raise SetupError(f"{self.name} runs already in {self.folder}, as process {process.pid}")
         try:
             for process in self.processes:
                 process.start()
@@ -138,7 +145,7 @@ class Server(ABC):
                 if not process.running:
                     raise self._failed(process, "ended while starting")
             if time.monotonic() > deadline:
-                raise self._failed(self.processes[-1], f"is not ready after {self.ready_timeout_s:.0f} s")
+                raise self._failed(self.processes[-1], f"is not ready after {self.ready_timeout_s:g} s")
             time.sleep(0.05)
 
     def _failed(self, process: ServerProcess, what: str) -> SetupError:

@@ -7,6 +7,7 @@ import http.client
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 from xml.sax.saxutils import escape
 
 from tallystick.jvm import find_java, resolve
@@ -23,7 +24,7 @@ log4j.appender.console.layout.ConversionPattern=%d %p %c{1}: %m%n
 
 
 class Hdfs(Server):
-    """Ready when the DataNode has registered and the NameNode has left safe mode: it can be read and written."""
+    """Ready when the DataNode offers space and the NameNode has left safe mode: it can be read and written."""
 
     name = "hdfs"
     ports_needed = 5
@@ -45,10 +46,12 @@ class Hdfs(Server):
         return [self._java("namenode", "namenode.NameNode"), self._java("datanode", "datanode.DataNode")]
 
     def ready(self) -> bool:
-        state, info = self._metrics("FSNamesystemState"), self._metrics("NameNodeInfo")
-        return state.get("NumLiveDataNodes") == 1 and info.get("Safemode") == ""
+        state = self._metrics("FSNamesystemState")
+        # a DataNode that has registered takes no data before its first heartbeat tells how much space it has
+        serves = state.get("NumLiveDataNodes") == 1 and state.get("CapacityRemaining", 0) > 0
+        return serves and self._metrics("NameNodeInfo").get("Safemode") == ""
 
-    def _metrics(self, bean: str) -> Mapping[str, object]:
+    def _metrics(self, bean: str) -> Mapping[str, Any]:
         connection = http.client.HTTPConnection(LOOPBACK, self.ports[1], timeout=5)
         try:
             connection.request("GET", f"/jmx?qry=Hadoop:service=NameNode,name={bean}")

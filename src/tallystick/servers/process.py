@@ -79,27 +79,29 @@ class ServerProcess:
         return None if self._child is None else self._child.poll()
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """SIGTERM, and SIGKILL if that does not end it in time. Harmless if it does not run."""
-        self._signal(signal.SIGTERM)
-        if not self._ended(timeout_s):
-            self.kill()
+        """SIGTERM, then SIGKILL for it and for whoever of its group is left. Harmless if it does not run."""
+        pid = self.pid
+        if pid is not None:
+            with suppress(ProcessLookupError):  # ended between the question and the signal
+                os.kill(pid, signal.SIGTERM)
+            self._ended(timeout_s)
+        self._kill_group(pid)
 
     def kill(self) -> None:
         """SIGKILL to the whole group, as a crash would: nothing is flushed. Harmless if it does not run."""
-        self._signal(signal.SIGKILL)
-        if not self._ended(STOP_TIMEOUT_S):
-            raise SetupError(f"{self.program.name}, process {self.pid}, does not end after SIGKILL")
+        self._kill_group(self.pid)
 
     def log_tail(self) -> str:
         if not self.log.exists():
             return "(no log)"
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:])
 
-    def _signal(self, number: signal.Signals) -> None:
-        pid = self.pid
+    def _kill_group(self, pid: int | None) -> None:
         if pid is not None:
-            with suppress(ProcessLookupError):  # ended between the question and the signal
-                os.killpg(pid, number)
+            with suppress(ProcessLookupError):  # nobody of it is left
+                os.killpg(pid, signal.SIGKILL)
+        if not self._ended(STOP_TIMEOUT_S):
+            raise SetupError(f"{self.program.name}, process {self.pid}, does not end after SIGKILL")
 
     def _ended(self, timeout_s: float) -> bool:
         deadline = time.monotonic() + timeout_s

@@ -108,7 +108,8 @@ class Coordinator:
             case Wait(tries, unsettled):
                 return self._wait(tries, unsettled)
             case Note(attempt, kind, details):
-                log.warning("epoch %d of %s: %s: %s", attempt.epoch, self.plan.job, kind, dict(details))
+                level = logging.INFO if kind == "delivered" else logging.WARNING
+                log.log(level, "epoch %d of %s: %s: %s", attempt.epoch, self.plan.job, kind, dict(details))
                 return self.journal.note(JournalNote(attempt, kind, details))
 
     def _settled(self, epoch: int) -> None:

@@ -74,7 +74,10 @@ class Job:
         self.explanation = self._derive()
         if self.explanation.findings:
             finding = self.explanation.findings[0]
-            raise ConfigError(f"job {name}: {self.mode.value} cannot hold: {finding.why}. {finding.fix}")
+            raise ConfigError(
+                f"job {name}: {self.mode.value} cannot hold: {finding.why}. {finding.fix}",
+                explanation=self.explanation.to_json(),
+            )
 
     def _derive(self) -> Explanation:
         return derive(

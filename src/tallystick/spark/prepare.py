@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -33,7 +34,7 @@ def prepare_slices(
     Spark hands over exactly one result per task, whatever was retried or run twice, so the votes name exactly one
     transaction per slice.
     """
-    task = SliceTask(job_id, command.attempt, tuple(sinks.items()), is_flat(outputs), command.write)
+    task = SliceTask(job_id, command.attempt, tuple(sinks.items()), is_flat(outputs), command.write, os.getpid())
     try:
         results = project(rows, outputs).mapInArrow(task, VOTE_SCHEMA).collect()
     except (PySparkException, Py4JError) as failure:

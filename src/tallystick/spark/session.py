@@ -164,11 +164,6 @@ def _choose_file_manager(spark: SparkSession, checkpoint: str) -> None:
         spark.conf.set(FILE_MANAGER, LOCAL_FILE_MANAGER)
     elif chosen is not None:
         spark.conf.unset(FILE_MANAGER)
-        if spark.conf.get(FILE_MANAGER, None) is not None:
-            raise ConfigError(
-                f"{FILE_MANAGER} is set for the whole application, but the checkpoint {checkpoint} is not on a local "
-                "disk: start Spark without this setting"
-            )
 
 
 def _is_local(spark: SparkSession, checkpoint: str) -> bool:

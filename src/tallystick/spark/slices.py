@@ -30,11 +30,13 @@ class SliceTask:
     sinks: Sequence[tuple[str, TransactionalSink[Any]]]
     flat: bool
     write: Parts | None
+    driver_pid: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task = TaskContext.get()
         if task is None:
             raise EpochError("a slice can only be written inside a Spark task", epoch=self.attempt.epoch)
+        killpoints.driver_is(self.driver_pid)
         writers = [self._writer(name, sink, task) for name, sink in self.sinks]
         try:
             for batch in batches:

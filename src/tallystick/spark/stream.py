@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from tallystick import killpoints
 from tallystick.checkpoint import Checkpoint
 from tallystick.errors import CheckpointInUseError, ConfigError
 from tallystick.guarantees import SourceFacts
@@ -113,7 +112,6 @@ class StreamWriter:
         """Check everything, take the job over, and start the query."""
         spark = self._rows.sparkSession
         check_session(spark)
-        killpoints.driver_started()
         journal = Journal(open_store(f"{self.checkpoint.uri}/{JOURNAL_FOLDER}", spark))
         if journal.identity() is not None:
             journal.identify(self._name)

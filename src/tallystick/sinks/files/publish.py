@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tallystick.records import Json, Outcome
-from tallystick.sinks.staging import Staging, sync
+from tallystick.sinks.staging import Staging, for_each, sync
 
 logger = logging.getLogger("tallystick.sinks.files")
 
@@ -56,8 +56,9 @@ def _rename_staged(target: Path, folder: Path, files: Json) -> Outcome:
         source, place = folder / staged, target / final
         if not source.exists():
             continue
-        if place.exists():
-            # names are unique to a transaction, so this is not ours; renaming would silently destroy it
+        if place.exists() and source.exists():
+            # looked at twice, so it was not another process that committed it just now: names are unique to a
+            # transaction, this file is not ours, and renaming would silently destroy it
             raise FileExistsError(errno.EEXIST, "another file already has the name to publish under", str(place))
         place.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -106,11 +107,14 @@ def _explain(target: Path, committable: Json, error: OSError) -> Outcome:
 
 def _sync_folders(target: Path, finals: Iterable[str]) -> None:
     """The folders of these files, and those above them up to the target: any of them may be new."""
-    folders = {folder for final in finals for folder in Path(final).parents}
-    for folder in sorted(folders, key=lambda folder: len(folder.parts), reverse=True):
+    folders = {target / folder for final in finals for folder in Path(final).parents}
+
+    def sync_one(folder: Path) -> None:
         try:
-            sync(target / folder)
+            sync(folder)
         except FileNotFoundError:
-            if folder == Path():
+            if folder == target:
                 raise
-            logger.info("%s was taken away after it was published", target / folder)
+            logger.info("%s was taken away after it was published", folder)
+
+    for_each(sync_one, sorted(folders))

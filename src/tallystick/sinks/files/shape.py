@@ -21,10 +21,22 @@ if TYPE_CHECKING:
 NULL_IN = "tallystick_null_in"
 """Names the first required column that is null in this row; only where Spark has folded the columns into one."""
 
-CSV_DEFAULTS = {"escape": '"'}
-"""Quotes are doubled (RFC 4180), which pandas, DuckDB and spreadsheets read without options; Spark's own default is a
-backslash, which they do not."""
-
+_MICROSECONDS = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+DEFAULTS = {
+    "json": _MICROSECONDS,
+    "csv": {
+        **_MICROSECONDS,
+        "escape": '"',
+        "ignoreLeadingWhiteSpace": "false",
+        "ignoreTrailingWhiteSpace": "false",
+    },
+}
+"""Where Spark's own defaults would change what is written, or hide it from others: it cuts timestamps to milliseconds
+and trims CSV values, and it escapes quotes with a backslash where pandas, DuckDB and spreadsheets expect them doubled
+(RFC 4180)."""
 
 _HOLDABLE = frozenset(
     f"{kind}Type"
@@ -45,6 +57,8 @@ def file_columns(schema: StructType, settings: Settings) -> Sequence[Column] | N
         check_type(field.name, field.dataType, settings.format, field.name in settings.partition_by)
     if settings.format == "text":
         _check_one_text_column(schema, data)
+    if settings.format == "csv":
+        _check_no_blank_lines(schema, data, settings)
     if settings.format in ("json", "csv"):
         return [_words(data, settings), *_partitions(settings), *_null_in(settings)]
     if settings.partition_by:
@@ -112,20 +126,30 @@ def _check_one_text_column(schema: StructType, data: Sequence[str]) -> None:
         )
 
 
+def _check_no_blank_lines(schema: StructType, data: Sequence[str], settings: Settings) -> None:
+    only = schema[data[0]]
+    if len(data) == 1 and only.nullable and only.name not in settings.required and "nullValue" not in settings.options:
+        raise ConfigError(
+            f"a null in {only.name!r}, the only column, would be a blank line in a csv file, and readers skip those: "
+            f"say required=[{only.name!r}], or options={{'nullValue': ...}} with a text for null"
+        )
+
+
 def _words(data: Sequence[str], settings: Settings) -> Column:
     """The row as one string. With a header, the column's name is the header line: it must reach every executor."""
     from pyspark.sql import functions as f
 
     row = f.struct(*map(_column, data))
+    options = {**DEFAULTS[settings.format], **settings.options}
     if settings.format == "json":
-        return f.to_json(row, dict(settings.options)).alias(_free_name("value", settings))
+        return f.to_json(row, options).alias(_free_name("value", settings))
     name = header_line(data, settings) if settings.header else _free_name("value", settings)
-    return f.to_csv(row, {**CSV_DEFAULTS, **settings.options}).alias(name)
+    return f.to_csv(row, options).alias(name)
 
 
 def header_line(names: Sequence[str], settings: Settings) -> str:
     """The first line of a CSV file, quoted by the same rules as its rows."""
-    options = {"sep": ",", "quote": '"', **CSV_DEFAULTS, **settings.options}
+    options = {"sep": ",", "quote": '"', **DEFAULTS["csv"], **settings.options}
     quote, special = options["quote"], (options["sep"], options["quote"], "\n", "\r")
     return options["sep"].join(
         f"{quote}{name.replace(quote, options['escape'] + quote)}{quote}" if any(s in name for s in special) else name

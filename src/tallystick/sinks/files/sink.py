@@ -48,8 +48,9 @@ class Files(TransactionalSink[Transaction]):
     required         columns in which a null is a `RowRefusedError`
     header           csv: begin each file with the column names
     options          json and csv: options of Spark's to_json and to_csv. As in Spark, null fields are left out of JSON
-                     unless ``ignoreNullFields`` is "false". CSV doubles quotes; Spark reads it with escape='"', and
-                     rows with line breaks in them with multiLine
+                     unless ``ignoreNullFields`` is "false". Unlike in Spark, timestamps keep their microseconds, and
+                     CSV keeps spaces and doubles quotes: Spark reads such files with escape='"', and with multiLine
+                     if values have line breaks
     """
 
     facts = SinkFacts(

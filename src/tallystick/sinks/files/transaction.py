@@ -20,6 +20,9 @@ from tallystick.sinks.staging import STAGED
 
 BUFFERED_GROUPS_MAX = 2
 """Over all partitions of a slice, at most this many row groups wait in memory."""
+SPLIT_FRACTION = 4
+"""With partitions, batches are gathered to a quarter of a row group before they are split: many small parts cost more
+than one large split."""
 
 
 class Transaction:
@@ -30,26 +33,41 @@ class Transaction:
         self.folder = folder
         self.names: list[tuple[str, str]] = []
         self._stem = file_stem(context)
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
         self._open: OrderedDict[str, tuple[Writer, float]] = OrderedDict()  # least recently written first
 
     def write(self, rows: pa.RecordBatch) -> None:
         self._refuse_nulls(rows)
         if self.settings.required and NULL_IN in rows.schema.names:
             rows = rows.drop_columns([NULL_IN])
-        for folder, part in split(rows, self.settings.partition_by):
-            self._write_part(folder, part)
+        self._waiting.append(rows)
+        self._waiting_bytes += rows.nbytes
+        if not self.settings.partition_by or self._waiting_bytes >= self.settings.group_bytes // SPLIT_FRACTION:
+            self._split_waiting()
 
     def close(self) -> None:
+        self._split_waiting()
         while self._open:
             self._close_oldest()
 
     def discard(self) -> None:
+        self._waiting.clear()
         for writer, _ in self._open.values():
             writer.discard()
         self._open.clear()
 
     def files(self) -> Json:
         return [list(pair) for pair in self.names]
+
+    def _split_waiting(self) -> None:
+        batches, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        if len(batches) > 1:
+            batches = pa.Table.from_batches(batches).combine_chunks().to_batches()
+        for batch in batches:
+            for folder, part in split(batch, self.settings.partition_by):
+                self._write_part(folder, part)
+            self._bound_memory()
 
     def _write_part(self, folder: str, part: pa.RecordBatch) -> None:
         if folder in self._open and self._is_over(*self._open[folder]):
@@ -61,7 +79,6 @@ class Transaction:
             self._open[folder] = (self._new_writer(folder, part.schema), time.monotonic())
         self._open.move_to_end(folder)
         self._open[folder][0].write(part)
-        self._bound_memory()
 
     def _is_over(self, writer: Writer, opened_at_s: float) -> bool:
         """Monotonic time: a clock that is set back neither keeps a file open for ever nor rolls it at once."""
@@ -71,9 +88,12 @@ class Transaction:
         return roll_age_s is not None and time.monotonic() - opened_at_s >= roll_age_s
 
     def _bound_memory(self) -> None:
-        writers = [writer for writer, _ in self._open.values()]
-        if sum(writer.buffered_bytes for writer in writers) > BUFFERED_GROUPS_MAX * self.settings.row_group_bytes:
-            max(writers, key=lambda writer: writer.buffered_bytes).flush()
+        writers = sorted((writer for writer, _ in self._open.values()), key=lambda writer: writer.buffered_bytes)
+        buffered = sum(writer.buffered_bytes for writer in writers)
+        while buffered > BUFFERED_GROUPS_MAX * self.settings.row_group_bytes:
+            largest = writers.pop()
+            buffered -= largest.buffered_bytes
+            largest.flush()
 
     def _close_oldest(self) -> None:
         """Taken out only when closed, so that `discard` still finds it if closing fails."""

@@ -1,0 +1,109 @@
+"""Ctrl-C and SIGTERM end a job between two epochs.
+
+The main thread sits in Spark's ``awaitTermination``. Raising there would leave the epoch half way: safe, because a
+restart settles it, but not clean. So the first signal only wakes a thread that lets the running epoch come to its end
+and then stops the query, upon which the main thread returns by itself. A second signal does not wait.
+"""
+
+from __future__ import annotations
+
+import _thread
+import signal
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+EPOCH_PATIENCE_S = 60.0
+POLL_S = 0.02
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+T = TypeVar("T")
+
+
+class Stopper:
+    """A context around a run. ``told`` is called once, when a stop is asked for.
+
+    Until `watch` is called there is no epoch to wait for: a signal ends the run at once.
+    """
+
+    def __init__(self, told: Callable[[], None]) -> None:
+        self.asked = False
+        self._told = told
+        self._spark: SparkSession | None = None
+        self._wake = threading.Event()
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Stopper:
+        self._before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def watch(self, spark: SparkSession) -> None:
+        """From here on, queries of this session are stopped between two epochs."""
+        self._spark = spark
+        threading.Thread(target=self._stop_when_asked, args=(spark,), name="tallystick-stopper", daemon=True).start()
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        """In the main thread. No call to the JVM from here: it may be in the middle of one."""
+        if self.asked or self._spark is None:
+            raise KeyboardInterrupt
+        self.asked = True
+        self._wake.set()
+
+    def _stop_when_asked(self, spark: SparkSession) -> None:
+        self._wake.wait()
+        self._told()
+        queries = spark.streams.active
+        if not queries:
+            _thread.interrupt_main()  # between two restarts: nothing to wait for
+        for query in queries:
+            _wait_for_epoch(query)
+            query.stop()
+
+
+def in_thread(make: Callable[[], T]) -> T:
+    """Call it in another thread and wait: a signal gets through while it runs.
+
+    Spark installs a handler of its own for Ctrl-C if a session is made in the main thread. That one cancels tasks,
+    which fails the running epoch, and calls the JVM from inside a signal, which confuses both.
+    """
+    answers: list[T] = []
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            answers.append(make())
+        except BaseException as failure:  # noqa: BLE001 - raised again below, in the thread that waits
+            failures.append(failure)
+
+    thread = threading.Thread(target=work, name="tallystick-start", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(POLL_S)
+    if failures:
+        raise failures[0]
+    return answers[0]
+
+
+def _wait_for_epoch(query: StreamingQuery) -> None:
+    """Until the query is idle or its epoch is over, whichever is seen first; a stuck epoch is not waited for."""
+    before = _last_epoch(query)
+    deadline = time.monotonic() + EPOCH_PATIENCE_S
+    while time.monotonic() < deadline and query.isActive:
+        if not query.status["isTriggerActive"] or _last_epoch(query) != before:
+            return
+        time.sleep(POLL_S)
+
+
+def _last_epoch(query: StreamingQuery) -> int | None:
+    progress = query.lastProgress
+    return None if progress is None else progress["batchId"]

@@ -1,0 +1,90 @@
+"""Run the demonstration job in each mode: killed at one named point after the other, restarted, run to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tallystick.demo.job import delivered_updates, expected_updates
+from tallystick.errors import TallystickError
+from tallystick.journal import Journal
+from tallystick.journal.posix import PosixStore
+from tallystick.prover import JobProcess, Tally, tally
+from tallystick.records import Mode, Record
+
+KILLS = ("after-pre-commit", "after-decide", "inside-commit", "before-return")
+"""One kill before the commit point, three behind it: rolled back, rolled forward, half published, published."""
+PER_EPOCH = 250
+SETTLE_EPOCHS = 3
+
+
+@dataclass
+class Lane:
+    """One mode's progress, as the live view shows it."""
+
+    mode: Mode
+    folder: Path
+    kills: list[str] = field(default_factory=list)
+    phase: str = "waiting"
+    result: Tally | None = None
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / "checkpoint"
+
+    def records(self) -> tuple[Record, ...]:
+        """What this lane's journal says just now. Read-only, beside the running job."""
+        return Journal(PosixStore(self.checkpoint / "tallystick")).records()
+
+
+def lanes(folder: Path) -> list[Lane]:
+    return [Lane(mode, folder / mode.value) for mode in Mode]
+
+
+def run_lane(lane: Lane, kills: Sequence[str], timeout_s: float = 120) -> None:
+    """Kill run K at point K of epoch K+1; the last run goes to the end. Fills in ``lane.result``."""
+    epochs = len(kills) + SETTLE_EPOCHS
+    views = epochs * PER_EPOCH
+    lane.folder.mkdir(parents=True, exist_ok=True)
+    arguments = ["-m", "tallystick.demo.job", lane.mode.value, str(lane.folder), str(views), str(PER_EPOCH)]
+    for number, point in enumerate([*kills, None]):
+        kill = None if point is None else f"{point}@{number + 1}"
+        lane.phase = f"start {number + 1}" + (f", to be killed {kill}" if kill else ", to the end")
+        process = JobProcess(arguments, lane.folder / "job.log", kill)
+        try:
+            ended = process.wait(timeout_s)
+        finally:
+            process.kill()
+        if ended.killed and kill is not None:
+            lane.kills.append(kill)
+        elif kill is not None or ended.status != 0:
+            raise TallystickError(
+                f"{lane.mode.value}: expected {kill or 'a clean end'}, found exit status "
+                f"{ended.status}:\n{process.tail()}"
+            )
+    lane.phase = "done"
+    lane.result = tally(expected_updates(views, PER_EPOCH), delivered_updates(lane.folder))
+
+
+def run_all(running: Sequence[Lane], kills: Sequence[str], at_once: int, watch: Callable[[], None]) -> None:
+    """All lanes, a few at once; ``watch`` is called again and again until they are done."""
+    with ThreadPoolExecutor(max_workers=at_once) as pool:
+        futures = [pool.submit(run_lane, lane, kills) for lane in running]
+        while not all(future.done() for future in futures):
+            watch()
+        for future in futures:
+            future.result()
+
+
+def as_promised(lane: Lane) -> bool:
+    """Exactly-once is exact, at-least-once repeated but lost nothing, at-most-once lost but repeated nothing."""
+    if lane.result is None or lane.result.phantom:
+        return False
+    lost, repeated = lane.result.lost > 0, lane.result.repeated > 0
+    return {
+        Mode.EXACTLY_ONCE: not lost and not repeated,
+        Mode.AT_LEAST_ONCE: not lost and repeated,
+        Mode.AT_MOST_ONCE: lost and not repeated,
+    }[lane.mode]
