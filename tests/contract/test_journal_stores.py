@@ -23,6 +23,7 @@ from tallystick.journal.posix import PosixStore
 from tallystick.journal.store import Store
 from tallystick.journal.stores import open_store
 from tallystick.servers import Hdfs
+from tallystick.spark.session import session
 
 KEY = "attempts/000000000003.0000001.json"
 
@@ -51,12 +52,10 @@ def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
     running = SparkSession.getActiveSession()
-    session = running or (
-        SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").appName("journal").getOrCreate()
-    )
-    yield session
+    used = running or session("tallystick tests", "local[2]", {"spark.sql.shuffle.partitions": "2"}, fast_start=True)
+    yield used
     if running is None:
-        session.stop()
+        used.stop()
 
 
 @pytest.fixture
@@ -82,22 +81,15 @@ def hadoop(hdfs: Hdfs, spark: SparkSession) -> Place:
     return Place(lambda: HadoopStore(spark, uri), destroy)
 
 
-everywhere = pytest.mark.parametrize("place", ["memory", "posix", pytest.param("hadoop", marks=pytest.mark.spark)])
-on_disk = pytest.mark.parametrize("place", ["posix", pytest.param("hadoop", marks=pytest.mark.spark)])
+ON_HDFS = pytest.param("hadoop", marks=pytest.mark.spark)
+everywhere = pytest.mark.parametrize("place", ["memory", "posix", ON_HDFS], indirect=True)
+on_disk = pytest.mark.parametrize("place", ["posix", ON_HDFS], indirect=True)
 
 
 @pytest.fixture
 def place(request: pytest.FixtureRequest) -> Place:
     chosen: Place = request.getfixturevalue(request.param)
     return chosen
-
-
-def parametrize(places: pytest.MarkDecorator) -> pytest.MarkDecorator:
-    """The names of places, handed to the fixture above."""
-    return pytest.mark.parametrize(*places.args, indirect=True)
-
-
-everywhere, on_disk = parametrize(everywhere), parametrize(on_disk)
 
 
 @everywhere

@@ -1,11 +1,10 @@
-"""The shipped contract, run for the sinks that need no server, and for sinks that are broken on purpose."""
+"""The shipped contract, run for the sinks that need no server."""
 
 from __future__ import annotations
 
 import contextlib
 import gzip
 import os
-import pickle
 import signal
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,8 +20,6 @@ import pytest
 from tallystick.guarantees import Kind, SinkFacts
 from tallystick.records import Json, Mode, Outcome
 from tallystick.sinks import Files, IdempotentSink, Memory, SliceContext, Stdout
-from tallystick.sinks.files.transaction import Transaction as FileTransaction
-from tallystick.sinks.memory import Transaction as MemoryTransaction
 from tallystick.sinks.staged import StagedSink, lower
 from tallystick.testing import SinkContract
 from tallystick.testing.doomed import commit_and_die
@@ -264,94 +261,3 @@ def test_a_crash_between_apply_and_its_mark(kind: str, tmp_path: Path, capfd: py
         assert Keyed(table).query("select id from t") == [(0,), (1,), (2,)]
     else:
         assert capfd.readouterr().out.splitlines() == ["row 0", "row 1", "row 2"] * 2
-
-
-class CommitsTwice(Memory):
-    """Broken: a repeated commit publishes again."""
-
-    def commit(self, committable: Json) -> Outcome:
-        number = len(self.rows())
-        return super().commit({**committable, "name": f"{committable['name']}-{number}"})
-
-
-class PublishesTooEarly(Memory):
-    """Broken: rows are visible before the decision."""
-
-    def pre_commit(self, transaction: MemoryTransaction) -> Json:
-        committable = super().pre_commit(transaction)
-        self.commit(committable)
-        return committable
-
-
-class ForgetsToAbort(Files):
-    """Broken: what was aborted can still be committed."""
-
-    def abort(self, committable: Json) -> None:
-        del committable
-
-
-class RenamesNothing(Files):
-    """Broken: says that it committed, and did nothing."""
-
-    def commit_all(self, committables: Sequence[Json], recovering: bool) -> list[Outcome]:
-        return [Outcome.COMMITTED for _ in committables]
-
-
-class KeepsRowsInMemory(Files):
-    """Broken: pre-commit names the transaction, but does not make it durable."""
-
-    def pre_commit(self, transaction: FileTransaction) -> Json:
-        return {"dir": self.staging.relative(transaction.folder), "files": transaction.files()}
-
-
-class HoldsAHandle(Files):
-    """Broken: cannot be sent to an executor."""
-
-    def check(self) -> None:
-        super().check()
-        self.handle = (self.path / ".handle").open("w")
-
-
-class SaysAlwaysYes(Files):
-    """Broken: an expired transaction is reported as committed."""
-
-    def commit_all(self, committables: Sequence[Json], recovering: bool) -> list[Outcome]:
-        super().commit_all(committables, recovering)
-        return [Outcome.ALREADY_COMMITTED for _ in committables]
-
-
-class NeverSettles(Files):
-    """Broken: never frees what it holds."""
-
-    def settled(self, job_id: str, epoch: int) -> None:
-        del job_id, epoch
-
-
-CONVICTIONS: list[tuple[type[Any], type[SinkContract], str]] = [
-    (CommitsTwice, TestMemory, "test_commit_twice_publishes_once"),
-    (PublishesTooEarly, TestMemory, "test_nothing_is_visible_before_commit"),
-    (PublishesTooEarly, TestMemory, "test_abort_after_prepare_publishes_nothing"),
-    (ForgetsToAbort, TestParquet, "test_abort_after_prepare_publishes_nothing"),
-    (ForgetsToAbort, TestParquet, "test_a_fenced_driver_cannot_publish"),
-    (RenamesNothing, TestParquet, "test_commit_publishes_exactly_the_rows"),
-    (KeepsRowsInMemory, TestParquet, "test_of_two_tasks_for_one_slice_only_the_voted_one_is_published"),
-    (HoldsAHandle, TestParquet, "test_the_sink_survives_pickling"),
-    (SaysAlwaysYes, TestParquet, "test_an_expired_transaction_says_so_and_is_never_published"),
-    (NeverSettles, TestParquet, "test_settled_frees_everything_but_published_rows"),
-]
-
-
-@pytest.mark.parametrize(
-    ("broken", "contract", "test"), CONVICTIONS, ids=[f"{b.__name__}-{t[5:30]}" for b, _, t in CONVICTIONS]
-)
-def test_the_contract_convicts_broken_sinks(
-    broken: type[Any], contract: type[SinkContract], test: str, tmp_path: Path
-) -> None:
-    """The same test passes for the sink that is not broken, so it is the defect that convicts."""
-    suite = contract()
-    good, bad = suite.make_sink(tmp_path / "good"), broken(str(tmp_path / "bad"))
-    for sink in (good, bad):
-        sink.check()
-    getattr(suite, test)(good)
-    with pytest.raises(pickle.PicklingError if broken is HoldsAHandle else AssertionError):
-        getattr(suite, test)(bad)

@@ -28,7 +28,7 @@ def test_every_invariant_convicts_something() -> None:
 
 @pytest.mark.parametrize("name", CONVICTIONS)
 def test_the_real_protocol_is_explored_at_least_as_far(name: str) -> None:
-    """What is convicted is the breakage, not the bounds: `test_protocol_exploration` acquits the real one within them."""
+    """What is convicted is the breakage, not the bounds: `test_protocol_exploration` acquits the real one there."""
     explored = [c.bounds for c in QUICK.values() if c.mode is EXACTLY and c.rules == ONE_SINK]
     assert any(_covers(bounds, CONVICTIONS[name].bounds) for bounds in explored)
 

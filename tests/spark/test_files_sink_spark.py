@@ -12,6 +12,7 @@ import duckdb
 import pandas as pd
 import pytest
 from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as f
 
 from tallystick.errors import RowRefusedError
 from tallystick.records import Outcome
@@ -42,7 +43,7 @@ SCHEMA = "id long, text string, seen timestamp, price decimal(9,2), flag boolean
 
 def publish(spark: SparkSession, sink: Files, schema: str = SCHEMA, rows: Any = tuple(ROWS)) -> None:
     frame = spark.createDataFrame(list(rows), schema)
-    columns = sink.columns(frame.schema)
+    columns = sink.columns(frame.schema, f.col)
     shaped = frame if columns is None else frame.select(*columns)
     sink.check()
     transaction = sink.begin_transaction(context())

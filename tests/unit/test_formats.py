@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from tallystick.config import duration_s
@@ -193,14 +194,14 @@ def test_a_schema_that_cannot_be_held_is_refused_when_the_job_starts(
     settings: dict[str, Any], schema: t.StructType, text: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=text):
-        Files(tmp_path, **settings).columns(schema)
+        Files(tmp_path, **settings).columns(schema, f.col)
 
 
 def test_rows_that_fit_stay_as_they_are(tmp_path: Path) -> None:
     schema = struct(a=t.LongType(), b=t.ArrayType(struct(c=t.BinaryType())), d=t.TimestampNTZType(), e=t.VarcharType(3))
-    assert Files(tmp_path).columns(schema) is None
-    assert Files(tmp_path, format="orc").columns(schema) is None
-    assert Files(tmp_path, format="text").columns(struct(any=t.StringType())) is None
+    assert Files(tmp_path).columns(schema, f.col) is None
+    assert Files(tmp_path, format="orc").columns(schema, f.col) is None
+    assert Files(tmp_path, format="text").columns(struct(any=t.StringType()), f.col) is None
 
 
 def test_the_header_is_quoted_like_the_rows(tmp_path: Path) -> None:

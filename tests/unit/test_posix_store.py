@@ -102,6 +102,24 @@ def test_exactly_one_of_many_processes_wins(tmp_path: Path) -> None:
     assert left_behind(store) == []
 
 
+def test_a_rival_that_comes_at_the_last_moment_wins(tmp_path: Path) -> None:
+    """The rival writes right before the system call that would give the record its name: essay 2 of the module."""
+    code = """
+        import sys
+        from pathlib import Path
+        from tallystick.journal.posix import PosixStore
+        target = Path(sys.argv[1]) / "attempts" / "1.json"
+        def rival(event, arguments):
+            if event in ("os.link", "os.rename") and not target.exists():
+                target.write_bytes(b"rival")
+        sys.addaudithook(rival)
+        print(PosixStore(Path(sys.argv[1])).put_if_absent("attempts/1.json", b"mine"), target.read_text())
+    """
+    with python(code, tmp_path) as process:
+        said, error = process.communicate(timeout=60)
+    assert said.split() == ["False", "rival"], error
+
+
 HOLD = """
     import os, sys, time
     from pathlib import Path

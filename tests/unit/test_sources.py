@@ -14,13 +14,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark import cloudpickle
+from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampNTZType, TimestampType
 
 from tallystick.errors import ConfigError
 from tallystick.records import Mode
-from tallystick.sources import Collection, Files, offset_reader
+from tallystick.sources import Collection, Files
 from tallystick.sources.offset_reader import OffsetReader, Part, Rows, data_source
 from tallystick.spark import faststart
 from tallystick.spark.session import FILE_MANAGER, JAVA_OPTIONS, settings_for
@@ -139,25 +139,26 @@ def test_without_per_epoch_all_rows_are_one_epoch() -> None:
 
 def test_per_second_releases_by_the_clock_from_where_the_run_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [50.0]
-    monkeypatch.setattr(offset_reader.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr("tallystick.sources.offset_reader.time.monotonic", lambda: clock[0])
     of = reader(per_second=10)
-    assert of.latestOffset({"offset": 40}, ReadAllAvailable()) == {"offset": 40}
+    assert of.latestOffset({"offset": 40}, ReadAllAvailable()) == {"offset": 41}
+    assert of.latestOffset({"offset": 41}, ReadAllAvailable()) == {"offset": 41}
     clock[0] += 1.25
-    assert of.latestOffset({"offset": 40}, ReadAllAvailable()) == {"offset": 52}
+    assert of.latestOffset({"offset": 41}, ReadAllAvailable()) == {"offset": 53}
     clock[0] += 1000
-    assert of.latestOffset({"offset": 52}, ReadAllAvailable()) == {"offset": 100}
+    assert of.latestOffset({"offset": 53}, ReadAllAvailable()) == {"offset": 100}
 
 
 def test_per_second_with_per_epoch_releases_whole_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [50.0]
-    monkeypatch.setattr(offset_reader.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr("tallystick.sources.offset_reader.time.monotonic", lambda: clock[0])
     of = reader(per_second=10, per_epoch=30)
-    seen = []
+    seen: list[int] = []
     for _ in range(12):
         start = seen[-1] if seen else 0
         seen.append(of.latestOffset({"offset": start}, ReadMaxRows(30))["offset"])
         clock[0] += 1
-    assert seen == [0, 0, 0, 30, 30, 30, 60, 60, 60, 90, 100, 100]
+    assert seen == [30, 30, 30, 60, 60, 60, 90, 90, 90, 100, 100, 100]
 
 
 def test_a_run_that_ends_does_not_wait_for_the_clock() -> None:
@@ -182,13 +183,17 @@ def test_a_function_that_gives_a_wrong_row_is_told_its_offset() -> None:
 # --- Collection: what travels
 
 
+def as_spark_pickles(value: object) -> bytes:
+    return bytes(CloudPickleSerializer().dumps(value))  # type: ignore[no-untyped-call]
+
+
 def test_tasks_get_their_own_rows_and_not_the_collection() -> None:
     wide = pa.RecordBatch.from_pylist([{"id": number, "app": "x" * 1000} for number in range(1000)])
     source = data_source("wide", Rows(1000, ID_APP, wide, None, None, None, 10))({})
-    as_spark_keeps_it = cloudpickle.dumps(source)
+    as_spark_keeps_it = as_spark_pickles(source)
     made = source.streamReader(ID_APP)
     part = made.partitions({"offset": 0}, {"offset": 1000})[0]
-    travels = cloudpickle.dumps((source, made))
+    travels = as_spark_pickles((source, made))
     assert len(as_spark_keeps_it) > 1_000_000
     assert len(travels) < 10_000
     assert len(pickle.dumps(part)) < 120_000
@@ -258,12 +263,23 @@ def test_without_an_archive_the_options_do_without(tmp_path: Path) -> None:
     assert faststart.jvm_options(tmp_path) == faststart.LIGHT
 
 
+def fake_archive(folder: Path, size: int, named_size: int) -> Path:
+    java = faststart._java()
+    assert java is not None
+    folder.mkdir(exist_ok=True)
+    archive = folder / f"spark-{faststart._key(java)}-{named_size}.jsa"
+    archive.write_bytes(b"x" * size)
+    return archive
+
+
 def test_an_archive_is_used_when_it_is_there(tmp_path: Path) -> None:
-    archive = faststart.archive_path(tmp_path / "with space")
-    assert archive is not None
-    archive.parent.mkdir()
-    archive.touch()
+    archive = fake_archive(tmp_path / "with space", 10, 10)
     assert f'"-XX:SharedArchiveFile={archive}"' in faststart.jvm_options(tmp_path / "with space")
+
+
+def test_a_truncated_archive_would_kill_the_jvm_and_is_not_used(tmp_path: Path) -> None:
+    fake_archive(tmp_path, 9, 10)
+    assert faststart.jvm_options(tmp_path) == faststart.LIGHT
 
 
 def test_the_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -275,12 +291,10 @@ def test_the_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatc
 
 
 def test_another_java_needs_another_archive(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    before = faststart.archive_path(tmp_path)
+    archive = fake_archive(tmp_path, 10, 10)
+    assert faststart.find_archive(tmp_path) == archive
     other = tmp_path / "jdk" / "bin" / "java"
     other.parent.mkdir(parents=True)
     other.touch()
     monkeypatch.setenv("JAVA_HOME", os.fspath(tmp_path / "jdk"))
-    after = faststart.archive_path(tmp_path)
-    assert before is not None
-    assert after is not None
-    assert before != after
+    assert faststart.find_archive(tmp_path) is None

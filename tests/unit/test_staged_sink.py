@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from tallystick.errors import ConfigError, RowRefusedError, SinkError
@@ -146,4 +147,4 @@ def test_stdout_refuses_what_it_cannot_print() -> None:
     with pytest.raises(ConfigError, match=r"limit needs a number of rows above 0, .* found 0"):
         Stdout(limit=0)
     with pytest.raises(ConfigError, match="takes one string column, found struct<a:bigint>"):
-        Stdout("text").columns(t.StructType([t.StructField("a", t.LongType())]))
+        Stdout("text").columns(t.StructType([t.StructField("a", t.LongType())]), f.col)

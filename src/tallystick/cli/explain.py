@@ -41,6 +41,7 @@ def _refused(refusal: ConfigError, as_json: bool) -> None:
     plan = refusal.details.get("explanation")
     if plan is not None and not as_json:
         _show(out(), plan)
+        return
     report(refusal)
     if as_json:
         nothing: dict[str, Json] = {"guarantee": None, "holds": False, "nodes": [], "findings": []}

@@ -39,10 +39,10 @@ class EpochLines:
         if self._live is not None:
             self._live.stop()
 
-    def say(self, doing: str) -> None:
-        """What is going on from now on: printed, and on a terminal also kept in the live line below the epochs."""
-        self._doing = doing.split(",")[0]
-        self._console.print(doing, soft_wrap=True)
+    def say(self, doing: str, text: str) -> None:
+        """Print a line; ``doing`` says it in fewer words in the live line that a terminal has below the epochs."""
+        self._doing = doing
+        self._console.print(text, soft_wrap=True)
         if not self._console.is_terminal:
             return
         if self._live is None:

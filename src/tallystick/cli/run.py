@@ -51,6 +51,9 @@ def run(
         interrupted = _run(found, available_now, master, fast_start, debug)
     except TallystickError:
         raise
+    except KeyboardInterrupt:
+        err().print(f"job {found.name}: stopped at once. run it again and it goes on where it was", soft_wrap=True)
+        raise typer.Exit(INTERRUPTED) from None
     except Exception as failure:
         path, _ = parse(job)
         if passes_through(failure, path):
@@ -67,14 +70,16 @@ def _run(job: Job, available_now: bool, master: str | None, fast_start: bool | N
 
     console = err()
     stopping = f"job {job.name}: stopping after the running epoch; Ctrl-C again stops at once"
-    with EpochLines(console) as lines, Stopper(lambda: lines.say(stopping)) as stopper:
+    with EpochLines(console) as lines, Stopper(lambda: lines.say("stopping", stopping)) as stopper:
         console.print(f"job {job.name}: starting Spark", soft_wrap=True)
         spark = in_thread(lambda: _session(job, available_now, master, fast_start, debug))
         try:
             stopper.watch(spark)
-            lines.say(f"job {job.name}: {job.explanation.guarantee.value}, checkpoint {job.checkpoint.uri}")
+            guarantee = job.explanation.guarantee.value
+            lines.say("running", f"job {job.name}: {guarantee}, checkpoint {job.checkpoint.uri}")
             job.run(spark, available_now=available_now, on_finished=lines.finished)
         finally:
+            stopper.finish()
             spark.stop()
     ending = "stopped" if stopper.asked else "done"
     console.print(f"job {job.name}: {ending} after {lines.summary()}", soft_wrap=True)
@@ -100,5 +105,11 @@ def _log_no_more_than_once(spark: SparkSession) -> None:
 
     spark.sparkContext.setLogLevel("FATAL")
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_is_not_py4j)
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def _is_not_py4j(record: logging.LogRecord) -> bool:
+    """Py4J logs an interrupted call with the root logger, stack and all."""
+    return not record.getMessage().startswith("KeyboardInterrupt while sending command")

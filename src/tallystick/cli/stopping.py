@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 EPOCH_PATIENCE_S = 60.0
+START_PATIENCE_S = 2.0
 POLL_S = 0.02
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -36,6 +37,7 @@ class Stopper:
         self.asked = False
         self._told = told
         self._spark: SparkSession | None = None
+        self._thread: threading.Thread | None = None
         self._wake = threading.Event()
         self._before: dict[signal.Signals, Any] = {}
 
@@ -50,7 +52,14 @@ class Stopper:
     def watch(self, spark: SparkSession) -> None:
         """From here on, queries of this session are stopped between two epochs."""
         self._spark = spark
-        threading.Thread(target=self._stop_when_asked, args=(spark,), name="tallystick-stopper", daemon=True).start()
+        name = "tallystick-stopper"
+        self._thread = threading.Thread(target=self._stop_when_asked, args=(spark,), name=name, daemon=True)
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Wait until a stop that is under way is through: the session must live until then."""
+        if self.asked and self._thread is not None:
+            self._thread.join(EPOCH_PATIENCE_S)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         """In the main thread. No call to the JVM from here: it may be in the middle of one."""
@@ -62,9 +71,9 @@ class Stopper:
     def _stop_when_asked(self, spark: SparkSession) -> None:
         self._wake.wait()
         self._told()
-        queries = spark.streams.active
+        queries = _queries(spark)
         if not queries:
-            _thread.interrupt_main()  # between two restarts: nothing to wait for
+            _thread.interrupt_main()  # between two restarts: there is nothing to wait for
         for query in queries:
             _wait_for_epoch(query)
             query.stop()
@@ -92,6 +101,14 @@ def in_thread(make: Callable[[], T]) -> T:
     if failures:
         raise failures[0]
     return answers[0]
+
+
+def _queries(spark: SparkSession) -> list[StreamingQuery]:
+    """Those that run; if none does, one may be about to."""
+    deadline = time.monotonic() + START_PATIENCE_S
+    while not (queries := spark.streams.active) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    return queries
 
 
 def _wait_for_epoch(query: StreamingQuery) -> None:

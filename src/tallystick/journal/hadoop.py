@@ -61,8 +61,7 @@ class HadoopStore(Store):
         context: Any = spark.sparkContext
         self._jvm = context._jvm
         self._gateway = context._gateway
-        # closing a small file waits this long before it asks again whether the block has arrived: 400 ms by default
-        conf.setIfUnset(_CLOSE_RETRY, "5")
+        _close_quickly(conf)
         with _told(uri, "opened"):
             path = self._jvm.org.apache.hadoop.fs.Path(uri)
             scheme = path.toUri().getScheme() or default_scheme(spark)
@@ -73,6 +72,7 @@ class HadoopStore(Store):
                 )
             self._files = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(path.toUri(), conf)
             self._root = self._files.makeQualified(path)
+            self._uri = str(self._root.toString())
         self._made: set[str] = set()
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
@@ -121,7 +121,7 @@ class HadoopStore(Store):
                 self._absent_or_raise(key, error)
 
     def locate(self, key: str) -> str:
-        return f"{self._root.toString()}/{key}"
+        return f"{self._uri}/{key}"
 
     def try_lock(self) -> bool:
         with _told(self.locate(TEMPORARY), "cleaned up"):
@@ -194,6 +194,14 @@ def _hadoop_conf(spark: SparkSession) -> Any:
     if not hasattr(session, "_jsparkSession"):
         raise ConfigError("the journal needs a classic Spark session: Spark Connect gives no access to Hadoop's client")
     return session._jsparkSession.sessionState().newHadoopConf()
+
+
+def _close_quickly(conf: Any) -> None:
+    """Closing a small file asks whether its block has arrived, and waits 400 ms before it asks again, unless somebody
+    set that otherwise. A journal's file is there at once."""
+    sources = conf.getPropertySources(_CLOSE_RETRY)
+    if sources is None or all(str(source).endswith("-default.xml") for source in sources):
+        conf.set(_CLOSE_RETRY, "5")
 
 
 def _kind(error: Py4JJavaError) -> str:

@@ -46,6 +46,7 @@ class Journal:
     def __init__(self, store: Store) -> None:
         self.store = store
         self._seen: dict[str, Record] = {}
+        self._first_epochs: dict[int, int] = {}
 
     def identity(self) -> JobIdentity | None:
         """Whose checkpoint this is, or None if no driver has started on it yet."""
@@ -76,12 +77,16 @@ class Journal:
         """Who claimed a generation: host, process, version, mode; None if it is not listed any more."""
         return self._read("generation", f"generations/{number:07d}.json")
 
-    def claim_generation(self, who: Mapping[str, Json]) -> int:
-        """Start a new generation of the driver: a number that no other driver has or will have."""
+    def claim_generation(self, who: Mapping[str, Json], first_epoch: int) -> int:
+        """Start a new generation of the driver: a number that no other driver has or will have.
+
+        ``first_epoch`` is where this driver begins. Claim it inside that epoch, when Spark has read its commit log:
+        a driver that claimed before could begin behind the ABORT that was meant to stop it.
+        """
         for _ in range(1000):
             tried = [attempt.generation for attempt in self._attempts()]
             number = max([0, *self.generations(), *tried]) + 1
-            if self._create("generation", f"generations/{number:07d}.json", dict(who)):
+            if self._create("generation", f"generations/{number:07d}.json", {**who, "first_epoch": first_epoch}):
                 return number
         raise JournalError(f"no generation could be claimed in {self.store.locate('generations')} in 1000 tries")
 
@@ -90,9 +95,27 @@ class Journal:
         return tuple(self._record(attempt) for attempt in self._attempts() if epoch in (None, attempt.epoch))
 
     def rivals(self, generation: int) -> tuple[int, ...]:
-        """Earlier generations that may still be alive: claimed, and without an ABORT at any epoch."""
-        dead = {record.attempt.generation for record in self.records() if record.decision is Decision.ABORT}
-        return tuple(number for number in self.generations() if number < generation and number not in dead)
+        """Earlier generations that may still be alive: claimed, and without an ABORT that they must meet.
+
+        An ABORT before the generation's first epoch says nothing: that driver starts behind it and never sees it.
+        """
+        aborted: dict[int, int] = {}
+        for record in self.records():
+            if record.decision is Decision.ABORT:
+                aborted[record.attempt.generation] = record.attempt.epoch
+        return tuple(
+            number
+            for number in self.generations()
+            if number < generation and aborted.get(number, -1) < self._first_epoch(number)
+        )
+
+    def _first_epoch(self, generation: int) -> int:
+        if generation not in self._first_epochs:
+            claimed = self._read("generation", f"generations/{generation:07d}.json")
+            if claimed is None:
+                return 0  # pruned since it was listed: long dead, and fencing it once more does no harm
+            self._first_epochs[generation] = int(claimed["first_epoch"])
+        return self._first_epochs[generation]
 
     def put(self, record: Record) -> Record:
         """Write a decision unless the attempt has one; returns the one that stands."""

@@ -24,7 +24,7 @@ pre-committed for one slice; only the one whose vote arrived is decided on, the 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
@@ -64,8 +64,10 @@ class SliceContext:
 
 @dataclass(frozen=True)
 class OpenTransaction:
-    """A transaction that the server still holds open. ``committable`` is whatever `Sink.abort` needs to end it.
+    """A transaction that the server still holds open. ``committable`` is what `TransactionalSink.abort` needs to end it.
 
+    For a pre-committed one it equals what `TransactionalSink.pre_commit` returned: that is how the coordinator tells a
+    decided transaction from an orphan.
     ``slice`` and ``age_s`` are for people; None if the server does not know.
     """
 
@@ -87,10 +89,11 @@ class Sink(ABC):
     def target(self) -> str:
         """Where the rows go, for people and for the checkpoint's identity: no secrets in it."""
 
-    def columns(self, schema: StructType) -> Sequence[Column] | None:
+    def columns(self, schema: StructType, column: Callable[[str], Column]) -> Sequence[Column] | None:
         """Driver, when the job starts: how a row must look for `write`, as Spark columns; None to take it as it is.
 
-        Each row of the job gives one row here. A schema that the sink cannot hold is a `ConfigError` now, not a
+        ``column`` gives the Spark column of a field of the schema; use it in place of ``functions.col``, because the
+        rows of several sinks travel together. Each row of the job gives one row here. A schema that the sink cannot hold is a `ConfigError` now, not a
         failure at night.
         """
         return None
@@ -140,7 +143,7 @@ class TransactionalSink(Sink, Generic[T]):
 
     @abstractmethod
     def abort(self, committable: Json) -> None:
-        """Roll back what was begun or pre-committed. Harmless if it is gone. Never called after a COMMIT."""
+        """Roll back what was begun or pre-committed; harmless if it is gone. Exactly-once never asks after a COMMIT."""
 
     @abstractmethod
     def open_transactions(self, job_id: str) -> Iterable[OpenTransaction]:

@@ -93,8 +93,8 @@ class StagedSink(TransactionalSink[Transaction]):
     def target(self) -> str:
         return self.sink.target
 
-    def columns(self, schema: StructType) -> Sequence[Column] | None:
-        return self.sink.columns(schema)
+    def columns(self, schema: StructType, column: Callable[[str], Column]) -> Sequence[Column] | None:
+        return self.sink.columns(schema, column)
 
     def make_staging(self) -> None:
         """Driver: executors refuse to stage in a folder that the driver has not made."""

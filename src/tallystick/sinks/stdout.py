@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -40,7 +40,7 @@ class Stdout(PlainSink):
     def target(self) -> str:
         return "stdout"
 
-    def columns(self, schema: StructType) -> Sequence[Column] | None:
+    def columns(self, schema: StructType, column: Callable[[str], Column]) -> Sequence[Column] | None:
         from pyspark.sql import functions as f
         from pyspark.sql.types import StringType
 

@@ -31,8 +31,9 @@ class Collection(Source):
     ``id long, app string``; dictionaries do without, if every column has a value somewhere.
 
     - ``per_epoch``: every epoch has exactly this many rows; only the last may have fewer.
-    - ``per_second``: rows come due at this rate, counted from where the run starts. With ``per_epoch`` whole epochs
-      come due, otherwise whatever is due makes an epoch. The trigger ``availableNow`` takes all rows as due.
+    - ``per_second``: rows come due at this rate, counted from where the run starts. With ``per_epoch`` an epoch is
+      released whole when its first row is due, otherwise whatever is due makes an epoch. The trigger
+      ``availableNow`` takes all rows as due.
     - ``partitions``: how many tasks read an epoch.
 
     A restart goes on with its checkpoint. Rows may have been added at the end by then, never taken away or changed.

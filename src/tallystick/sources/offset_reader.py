@@ -84,18 +84,21 @@ class OffsetReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(limit, ReadMaxRows):
             return {"offset": due}
         end = min(begin + limit.max_rows, length)
-        # Half an epoch is never released: the cuts would then depend on the clock.
-        return {"offset": end if end <= due else begin}
+        # An epoch is released whole, when its first row is due: its cuts must not depend on the clock.
+        return {"offset": end if begin < due else begin}
 
     def _due(self, begin: int) -> int:
-        """Up to where rows are released. The clock starts with the run, at the offset where the run starts."""
+        """Up to where rows are due: the first row of a run at once, the others in step with the clock.
+
+        Something is always due at the start, because Spark makes an epoch of the first answer even if it is empty.
+        """
         if self._all_due or self._rows.per_second is None:
             return self._rows.length
         now = time.monotonic()
         if self._began is None:
             self._began = (now, begin)
         since, first = self._began
-        return max(begin, min(self._rows.length, first + int((now - since) * self._rows.per_second)))
+        return max(begin, min(self._rows.length, first + 1 + int((now - since) * self._rows.per_second)))
 
     def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802
         return {"offset": self._rows.length}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ from tallystick.protocol import (
     Steps,
     Wait,
 )
-from tallystick.records import Attempt, Decision, Mode, Outcome, Record, SourceOffsets, Vote
+from tallystick.records import Attempt, Decision, Json, Mode, Outcome, Record, SourceOffsets, Vote
 from tallystick.sinks.base import TransactionalSink
 from tallystick.spark.offsets import read_offsets
 from tallystick.spark.outputs import Output
@@ -48,11 +48,14 @@ WAIT_LONGEST_S = 5.0
 
 @dataclass(frozen=True)
 class Plan:
-    """What one generation of the driver works with. ``sinks`` are the outputs' sinks, lowered to transactional ones."""
+    """What one generation of the driver works with.
+
+    ``who`` says in the journal who drives; ``sinks`` are the outputs' sinks, lowered to transactional ones.
+    """
 
     job: str
     job_id: str
-    generation: int
+    who: Mapping[str, Json]
     mode: Mode
     checkpoint: str
     outputs: tuple[Output, ...]
@@ -71,12 +74,13 @@ class Coordinator:
         self._clock = _StepClock()
         self._waited_s = 0.0
         self._epoch = -1
+        self._generation: int | None = None
 
     def run_epoch(self, rows: DataFrame, epoch: int) -> None:
         """One epoch, from Spark's offset log to Spark's commit log. Raises to fail the query."""
-        me = Attempt(epoch, self.plan.generation)
         try:
             killpoints.reach("before-settle", epoch)
+            me = Attempt(epoch, self._claimed(epoch))
             self._rows, self._epoch, self._clock, self._waited_s = rows, epoch, _StepClock(), 0.0
             self._read = read_offsets(rows.sparkSession, self.plan.checkpoint, epoch)
             finished = drive(MODES[self.plan.mode](me), self.perform)
@@ -89,6 +93,11 @@ class Coordinator:
         log.info("epoch %d of %s: %s", epoch, self.plan.job, finished.how)
         if self.plan.on_finished is not None:
             self.plan.on_finished(me, finished)
+
+    def _claimed(self, epoch: int) -> int:
+        if self._generation is None:
+            self._generation = self.journal.claim_generation(self.plan.who, first_epoch=epoch)
+        return self._generation
 
     def perform(self, command: Command) -> Any:
         """Carry out one command and answer it."""
@@ -137,7 +146,7 @@ class Coordinator:
         return Recalled(records, self.journal.rivals(me.generation), self.journal.resolution(me.epoch))
 
     def _put(self, record: Record) -> Record:
-        mine = record.attempt.generation == self.plan.generation
+        mine = record.attempt.generation == self._generation
         if mine:
             killpoints.reach("before-decide", record.attempt.epoch)
             record = replace(record, read=self._read, facts=self._clock.facts())

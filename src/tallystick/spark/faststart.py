@@ -5,7 +5,8 @@ compile lightly only (`LIGHT`; a long job would stay slower, so it is never the 
 archive (AppCDS) that a short job has left behind once. ``python -m tallystick.spark.faststart`` makes the archive.
 
 An archive fits one Java and one set of jars; their hash is its name. If it is missing nothing happens, and if the JVM
-does not accept it, it says nothing and loads the classes as usual.
+does not accept it, it says nothing and loads the classes as usual. But a JVM that is given a truncated archive dies
+of SIGBUS, so the name also holds the size, and an archive of another size is not used.
 """
 
 from __future__ import annotations
@@ -29,18 +30,19 @@ EXIT_S = 120
 
 def jvm_options(cache_dir: Path | None = None) -> str:
     """For ``spark.driver.extraJavaOptions``. Reads file names only: a few milliseconds."""
-    archive = archive_path(cache_dir)
-    if archive is None or not archive.exists():
+    archive = find_archive(cache_dir)
+    if archive is None:
         return LIGHT
     return f"{LIGHT} -Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off {_quoted(f'-XX:SharedArchiveFile={archive}')}"
 
 
-def archive_path(cache_dir: Path | None = None) -> Path | None:
-    """Where the archive for this Java and this Spark is, or would be; None if no Java is found."""
+def find_archive(cache_dir: Path | None = None) -> Path | None:
+    """The whole archive for this Java and this Spark; None if there is none, or no Java."""
     java = _java()
     if java is None:
         return None
-    return (cache_dir or default_cache_dir()) / f"spark-{_key(java)}.jsa"
+    found = (cache_dir or default_cache_dir()).glob(f"spark-{_key(java)}-*.jsa")
+    return next((path for path in found if path.stem.endswith(f"-{path.stat().st_size}")), None)
 
 
 def default_cache_dir() -> Path:
@@ -54,17 +56,21 @@ def build_archive(cache_dir: Path | None = None, timeout_s: float = 300) -> Path
 
     Atomic: others see no archive or a whole one. Raises `TallystickError` with the end of the job's output.
     """
-    archive = archive_path(cache_dir)
-    if archive is None:
+    java = _java()
+    if java is None:
         raise TallystickError("no java was found: install Java 17 or newer, or set JAVA_HOME")
-    if archive.exists():
-        return archive
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="building-", dir=archive.parent) as scratch:
+    found = find_archive(cache_dir)
+    if found is not None:
+        return found
+    folder = cache_dir or default_cache_dir()
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="building-", dir=folder) as scratch:
         made = Path(scratch, "archive.jsa")
         _run_short_job(made, Path(scratch, "checkpoint"), timeout_s)
-        made.replace(archive)
-    _prune(archive.parent)
+        with made.open("rb") as whole:
+            os.fsync(whole.fileno())
+        archive = made.replace(folder / f"spark-{_key(java)}-{made.stat().st_size}.jsa")
+    _prune(folder)
     return archive
 
 
@@ -109,7 +115,9 @@ def short_job(archive: Path, checkpoint: Path) -> None:
     # The JVM writes the archive when it ends, and it ends when its standard input does.
     java = gateway.proc  # type: ignore[union-attr]
     java.stdin.close()
-    java.wait(EXIT_S)
+    status = java.wait(EXIT_S)
+    if status != 0:
+        raise TallystickError(f"the JVM ended with status {status} while it wrote {archive}")
 
 
 def _java() -> Path | None:

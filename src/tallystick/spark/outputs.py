@@ -58,6 +58,11 @@ def outputs_of(sinks: Sink | Output | Sequence[Sink | Output]) -> tuple[Output, 
         number, name = 2, output.name
         while name in taken:
             name, number = f"{output.name}-{number}", number + 1
+        if any(other.sink.target == output.sink.target for other in outputs):
+            raise ConfigError(
+                f"two outputs write to {output.sink.target}: one could not tell its open transactions from the other's. "
+                "give each a target of its own"
+            )
         outputs.append(Output(output.sink, name, output.where, output.select))
     return tuple(outputs)
 
@@ -89,18 +94,14 @@ def _shaped(rows: DataFrame, output: Output) -> tuple[list[Column], Column]:
     """The columns for the sink's `write`, and the hash of the row before the sink shaped it."""
     chosen = [F.expr(text) for text in output.select] if output.select is not None else _all(rows.schema)
     schema: StructType = rows.select(*chosen).schema
+    by_name = dict(zip(schema.fieldNames(), chosen, strict=True))
     digest = row_hash(
         [(column, field.dataType, field.nullable) for column, field in zip(chosen, schema.fields, strict=True)]
     )
-    shaped = output.sink.columns(schema)
+    shaped = output.sink.columns(schema, by_name.__getitem__)
     if shaped is None:
-        named = [column.alias(field.name) for column, field in zip(chosen, schema.fields, strict=True)]
-        return named, digest
-    if output.select is None:
-        return list(shaped), digest
-    raise ConfigError(
-        f"the output {output.name!r} selects columns and its sink shapes rows itself: select before the job's last step"
-    )
+        shaped = [column.alias(name) for name, column in by_name.items()]
+    return list(shaped), digest
 
 
 def _all(schema: StructType) -> list[Column]:

@@ -56,9 +56,9 @@ def session(
     """Driver: the session of this process, made now or found.
 
     ``master`` is Spark's (``local[2]``, ``spark://…``); None leaves it to spark-submit and to Spark's own files, and is
-    ``local[*]`` where there are none. ``conf`` wins over what is set here; for Spark's web page set ``spark.ui.enabled``. ``fast_start`` is for processes that
-    live for minutes: they start in half the time, but never reach full speed (`faststart`). ``quiet`` shows of
-    Spark's log only errors.
+    ``local[*]`` where there are none. ``conf`` wins over what is set here; for Spark's web page set
+    ``spark.ui.enabled``. ``fast_start`` is for processes that live for minutes: they start in half the time, but
+    never reach full speed (`faststart`). ``quiet`` shows of Spark's log only errors.
 
     Options of the JVM have no effect on one that is already running.
     """

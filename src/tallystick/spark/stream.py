@@ -5,8 +5,7 @@ Starting a query, in order; nothing is written before everything has been checke
 1. the declaration: guarantee, sinks, schema
 2. whose checkpoint it is, and whether somebody holds it
 3. the targets
-4. the generation is claimed: from here on, every earlier driver is fenced at its next decision
-5. the query starts
+4. the query starts; its first epoch claims the generation, and from then on every earlier driver is fenced
 """
 
 from __future__ import annotations
@@ -145,7 +144,7 @@ class StreamWriter:
         return Plan(
             job=owner.job,
             job_id=owner.id,
-            generation=journal.claim_generation(who),
+            who=who,
             mode=self.mode,
             checkpoint=self.checkpoint.uri,
             outputs=self.outputs,

@@ -7,7 +7,7 @@ that Spark itself would write.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tallystick.errors import ConfigError
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
     from tallystick.sinks.files.settings import Settings
+
+    ColumnOf = Callable[[str], Column]
 
 NULL_IN = "tallystick_null_in"
 """Names the first required column that is null in this row; only where Spark has folded the columns into one."""
@@ -49,7 +51,7 @@ _HOLDABLE = frozenset(
 form that Spark, pandas and DuckDB all read back."""
 
 
-def file_columns(schema: StructType, settings: Settings) -> Sequence[Column] | None:
+def file_columns(schema: StructType, column: ColumnOf, settings: Settings) -> Sequence[Column] | None:
     """The columns that `Files.write` takes, or None if rows can stay as they are. Refuses what cannot be held."""
     check_names(schema, settings)
     data = [field.name for field in schema.fields if field.name not in settings.partition_by]
@@ -60,9 +62,9 @@ def file_columns(schema: StructType, settings: Settings) -> Sequence[Column] | N
     if settings.format == "csv":
         _check_no_blank_lines(schema, data, settings)
     if settings.format in ("json", "csv"):
-        return [_words(data, settings), *_partitions(settings), *_null_in(settings)]
+        return [_words(data, column, settings), *_partitions(column, settings), *_null_in(column, settings)]
     if settings.partition_by:
-        return [*map(_column, data), *_partitions(settings)]
+        return [*(column(name).alias(name) for name in data), *_partitions(column, settings)]
     return None
 
 
@@ -135,11 +137,11 @@ def _check_no_blank_lines(schema: StructType, data: Sequence[str], settings: Set
         )
 
 
-def _words(data: Sequence[str], settings: Settings) -> Column:
+def _words(data: Sequence[str], column: ColumnOf, settings: Settings) -> Column:
     """The row as one string. With a header, the column's name is the header line: it must reach every executor."""
     from pyspark.sql import functions as f
 
-    row = f.struct(*map(_column, data))
+    row = f.struct(*(column(name).alias(name) for name in data))
     options = {**DEFAULTS[settings.format], **settings.options}
     if settings.format == "json":
         return f.to_json(row, options).alias(_free_name("value", settings))
@@ -157,25 +159,19 @@ def header_line(names: Sequence[str], settings: Settings) -> str:
     )
 
 
-def _partitions(settings: Settings) -> list[Column]:
-    return [_column(name).cast("string").alias(name) for name in settings.partition_by]
+def _partitions(column: ColumnOf, settings: Settings) -> list[Column]:
+    return [column(name).cast("string").alias(name) for name in settings.partition_by]
 
 
-def _null_in(settings: Settings) -> list[Column]:
+def _null_in(column: ColumnOf, settings: Settings) -> list[Column]:
     from pyspark.sql import functions as f
 
     if not settings.required:
         return []
-    return [f.coalesce(*(f.when(_column(name).isNull(), f.lit(name)) for name in settings.required)).alias(NULL_IN)]
+    return [f.coalesce(*(f.when(column(name).isNull(), f.lit(name)) for name in settings.required)).alias(NULL_IN)]
 
 
 def _free_name(name: str, settings: Settings) -> str:
     while name in settings.partition_by:
         name += "_"
     return name
-
-
-def _column(name: str) -> Column:
-    from pyspark.sql import functions as f
-
-    return f.col("`" + name.replace("`", "``") + "`")

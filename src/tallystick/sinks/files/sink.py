@@ -96,8 +96,8 @@ class Files(TransactionalSink[Transaction]):
     def target(self) -> str:
         return f"file:{self.path}"
 
-    def columns(self, schema: StructType) -> Sequence[Column] | None:
-        return file_columns(schema, self.settings)
+    def columns(self, schema: StructType, column: Callable[[str], Column]) -> Sequence[Column] | None:
+        return file_columns(schema, column, self.settings)
 
     def check(self) -> None:
         """Make the folder if needed, and try what a commit will do: write, fsync, rename."""

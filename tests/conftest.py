@@ -1,4 +1,4 @@
-"""One Spark session for all tests of this folder: starting it costs more than most of them."""
+"""One Spark session for all tests: starting it costs more than most of them."""
 
 from __future__ import annotations
 
