@@ -5,12 +5,14 @@ log, without a crash.
 """
 
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.cloudpickle import register_pickle_by_value
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -189,6 +191,10 @@ def test_a_processing_time_trigger_goes_on_until_it_is_stopped(spark: SparkSessi
     finally:
         query.stop()
     assert tally(range(40), ids(tmp_path)).exact
+
+
+# workers cannot import a test module, but they need the sink below
+register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
 
 
 class Refusing(Memory):

@@ -292,9 +292,9 @@ def test_the_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatc
 
 def test_another_java_needs_another_archive(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     archive = fake_archive(tmp_path, 10, 10)
-    assert faststart.find_archive(tmp_path) == archive
+    assert faststart.archive_path(tmp_path) == archive
     other = tmp_path / "jdk" / "bin" / "java"
     other.parent.mkdir(parents=True)
     other.touch()
     monkeypatch.setenv("JAVA_HOME", os.fspath(tmp_path / "jdk"))
-    assert faststart.find_archive(tmp_path) is None
+    assert faststart.archive_path(tmp_path) is None

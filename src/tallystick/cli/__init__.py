@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from tallystick.cli import audit, doctor, explain, guarantees, init, run, transactions
+from tallystick.cli import audit, demo, doctor, explain, guarantees, init, run, transactions
 from tallystick.cli.failures import report
 from tallystick.cli.options import HELP
 
@@ -27,6 +27,7 @@ app = typer.Typer(
     context_settings=HELP,
 )
 
+app.command("demo")(demo.demo)
 app.command("init", epilog=init.EXAMPLES)(init.init)
 app.command("run", epilog=run.EXAMPLES)(run.run)
 app.command("explain", epilog=explain.EXAMPLES)(explain.explain)

@@ -225,6 +225,6 @@ def fast_start() -> Check:
         archive = archive_path()
     except (OSError, ImportError) as error:
         return Check("fast start", "warn", f"cannot tell: {error}", advice)
-    if archive is None or not archive.exists():
+    if archive is None:
         return Check("fast start", "warn", "no archive for this Java and Spark", advice)
     return Check("fast start", "ok", f"{archive}, {archive.stat().st_size >> 20} MB")

@@ -64,9 +64,9 @@ class SliceContext:
 
 @dataclass(frozen=True)
 class OpenTransaction:
-    """A transaction that the server still holds open. ``committable`` is what `TransactionalSink.abort` needs to end it.
+    """A transaction that the server still holds open. ``committable`` is what `abort` needs to end it.
 
-    For a pre-committed one it equals what `TransactionalSink.pre_commit` returned: that is how the coordinator tells a
+    For a pre-committed one it equals what `pre_commit` returned: that is how the coordinator tells a
     decided transaction from an orphan.
     ``slice`` and ``age_s`` are for people; None if the server does not know.
     """
@@ -93,8 +93,8 @@ class Sink(ABC):
         """Driver, when the job starts: how a row must look for `write`, as Spark columns; None to take it as it is.
 
         ``column`` gives the Spark column of a field of the schema; use it in place of ``functions.col``, because the
-        rows of several sinks travel together. Each row of the job gives one row here. A schema that the sink cannot hold is a `ConfigError` now, not a
-        failure at night.
+        rows of several sinks travel together. Each row of the job gives one row here. A schema that the sink cannot
+        hold is a `ConfigError` now, not a failure at night.
         """
         return None
 

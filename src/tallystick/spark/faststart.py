@@ -30,13 +30,13 @@ EXIT_S = 120
 
 def jvm_options(cache_dir: Path | None = None) -> str:
     """For ``spark.driver.extraJavaOptions``. Reads file names only: a few milliseconds."""
-    archive = find_archive(cache_dir)
+    archive = archive_path(cache_dir)
     if archive is None:
         return LIGHT
     return f"{LIGHT} -Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off {_quoted(f'-XX:SharedArchiveFile={archive}')}"
 
 
-def find_archive(cache_dir: Path | None = None) -> Path | None:
+def archive_path(cache_dir: Path | None = None) -> Path | None:
     """The whole archive for this Java and this Spark; None if there is none, or no Java."""
     java = _java()
     if java is None:
@@ -52,14 +52,14 @@ def default_cache_dir() -> Path:
 
 
 def build_archive(cache_dir: Path | None = None, timeout_s: float = 300) -> Path:
-    """Make the archive unless it is there, by running a short job in a process of its own. About half a minute.
+    """Make the archive unless it is there, by running a short job in a process of its own. About a minute.
 
     Atomic: others see no archive or a whole one. Raises `TallystickError` with the end of the job's output.
     """
     java = _java()
     if java is None:
         raise TallystickError("no java was found: install Java 17 or newer, or set JAVA_HOME")
-    found = find_archive(cache_dir)
+    found = archive_path(cache_dir)
     if found is not None:
         return found
     folder = cache_dir or default_cache_dir()

@@ -60,8 +60,8 @@ def outputs_of(sinks: Sink | Output | Sequence[Sink | Output]) -> tuple[Output, 
             name, number = f"{output.name}-{number}", number + 1
         if any(other.sink.target == output.sink.target for other in outputs):
             raise ConfigError(
-                f"two outputs write to {output.sink.target}: one could not tell its open transactions from the other's. "
-                "give each a target of its own"
+                f"two outputs write to {output.sink.target}: one could not tell its open transactions from the "
+                "other's. give each a target of its own"
             )
         outputs.append(Output(output.sink, name, output.where, output.select))
     return tuple(outputs)

@@ -55,5 +55,11 @@ def _cause(text: str) -> str:
     ours = _OUR_ERROR.search(text)
     if ours is not None:
         return ours["text"].strip()
+    missing = re.search(r"ModuleNotFoundError: No module named '(?P<module>[^']+)'", text)
+    if missing is not None:
+        return (
+            f"the workers cannot import the module {missing['module']!r}: install it where they run, or call "
+            f"pyspark.cloudpickle.register_pickle_by_value({missing['module']}) before the job starts"
+        )
     raised = re.findall(r"^(?:\s*)(\w+(?:\.\w+)*(?:Error|Exception): .+)$", text, flags=re.MULTILINE)
     return str(raised[-1]).strip() if raised else text.strip().splitlines()[0]

@@ -110,7 +110,8 @@ class StreamWriter:
     def start(self) -> StreamingQuery:
         """Check everything, take the job over, and start the query."""
         spark = self._rows.sparkSession
-        check_session(spark)
+        for finding in check_session(spark, self.checkpoint.uri):
+            log.warning("%s", finding)
         journal = Journal(open_store(f"{self.checkpoint.uri}/{JOURNAL_FOLDER}", spark))
         if journal.identity() is not None:
             journal.identify(self._name)
