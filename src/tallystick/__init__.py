@@ -65,3 +65,8 @@ def __getattr__(name: str) -> Any:
     value = home if name in ("sinks", "sources") else getattr(home, name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    """What a notebook completes: also the names that are not loaded yet."""
+    return sorted({*globals(), *__all__})

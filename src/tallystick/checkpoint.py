@@ -25,8 +25,11 @@ class Checkpoint:
     def __post_init__(self) -> None:
         if not isinstance(self.location, str | PathLike):
             raise ConfigError(f"a checkpoint location is a path or URI, found {type(self.location).__name__}")
-        if not fspath(self.location).strip():
-            raise ConfigError("a checkpoint needs a location, found an empty one")
+        location = fspath(self.location)
+        if not isinstance(location, str):
+            raise ConfigError(f"a checkpoint location is a path or URI as text, found {location!r}")
+        if not location.strip().strip("/"):
+            raise ConfigError(f"a checkpoint needs a location of its own, found {location!r}")
         duration_s(self.interval)
         duration_s(self.commit_patience)
 

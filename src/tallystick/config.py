@@ -30,11 +30,12 @@ def duration_s(text: str) -> float:
     needed = "needed a whole number and a unit, such as '500ms', '10 seconds', '5m' or '1h'"
     if not isinstance(text, str):
         raise ConfigError(f"not a duration: {text!r} of type {type(text).__name__}, {needed}")
-    match = re.fullmatch(r"\s*(\d+)\s*([a-z]+)\s*", text.lower())
+    match = re.fullmatch(r"\s*([0-9]+)\s*([a-z]+)\s*", text.lower())
     if match is None:
         raise ConfigError(f"not a duration: {text!r}, {needed}")
     number, unit = match.groups()
-    scale = _UNITS_S.get(unit) or _UNITS_S.get(unit.removesuffix("s"))
+    singular = unit.removesuffix("s") if len(unit) > 3 else unit  # '5ss' is a slip, not a plural
+    scale = _UNITS_S.get(unit) or _UNITS_S.get(singular)
     if scale is None:
         raise ConfigError(f"not a duration: {text!r} has the unknown unit {unit!r}, {needed}")
     return int(number) * scale

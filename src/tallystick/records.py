@@ -72,10 +72,12 @@ class Attempt:
 
     @classmethod
     def parse(cls, text: str) -> Attempt:
-        if not re.fullmatch(r"\d{12,}\.\d{7,}", text):
+        """Takes exactly what ``str`` gives: two names for one attempt would be two places for one decision."""
+        match = re.fullmatch(r"([0-9]{12,})\.([0-9]{7,})", text)
+        attempt = cls(int(match[1]), int(match[2])) if match is not None else None
+        if attempt is None or str(attempt) != text:
             raise TallystickError(f"not the name of an attempt: {text!r}, needed EPOCH.GENERATION")
-        epoch, generation = text.split(".")
-        return cls(int(epoch), int(generation))
+        return attempt
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ class Fingerprint:
 
     @classmethod
     def parse(cls, text: str) -> Fingerprint:
-        if not re.fullmatch(r"\d+:[0-9a-f]{16}", text):
+        if not re.fullmatch(r"(0|[1-9][0-9]*):[0-9a-f]{16}", text):
             raise TallystickError(f"not a fingerprint: {text!r}, needed ROWS:16-HEX-DIGITS")
         rows, digest = text.split(":")
         return cls(int(rows), int(digest, 16))

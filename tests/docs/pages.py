@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -15,6 +16,13 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 TOP = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
 PAGES = [*(ROOT / name for name in TOP), *sorted(DOCS.rglob("*.md"))]
+
+sys.path.insert(0, str(ROOT / "scripts"))
+generate_docs = import_module("generate_docs")
+docs_commands = import_module("docs_commands")
+docs_facts = import_module("docs_facts")
+docs_settings = import_module("docs_settings")
+docs_tables = import_module("docs_tables")
 
 _FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 _RUN = "<!-- run -->"
@@ -54,6 +62,11 @@ def blocks(page: Path) -> list[Block]:
 
 def python_to_run(page: Path) -> list[Block]:
     return [block for block in blocks(page) if block.language == "python" and block.run]
+
+
+def between(text: str, name: str) -> str:
+    """What stands between ``<!-- NAME -->`` and ``<!-- /NAME -->``."""
+    return text.split(f"<!-- {name} -->")[1].split(f"<!-- /{name} -->")[0]
 
 
 def without_code(text: str) -> str:

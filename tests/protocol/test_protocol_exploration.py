@@ -1,4 +1,4 @@
-"""Every reachable state of each delivery mode, within bounds (essay 1 to 8 of `protocol/epoch.py`)."""
+"""Every reachable state of each delivery mode, within bounds (essay 1 to 9 of `protocol/epoch.py`)."""
 
 from __future__ import annotations
 

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tallystick.cli.console import counted, err, for_people, out, print_json, table
+from tallystick.cli.console import counted, err, for_people, out, print_json
 from tallystick.cli.options import HELP, AsJson, CheckpointPath, Debug
 from tallystick.errors import CheckpointError
 from tallystick.records import Decision, Resolution
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from tallystick.cli.opened import Opened
     from tallystick.cli.pending import Pending
 
@@ -52,13 +54,7 @@ def list_(checkpoint: CheckpointPath, job: JobOption = None, as_json: AsJson = F
 def _show(opened: Opened, found: list[Pending], asked_sinks: bool) -> None:
     console = out()
     if found:
-        made = table(
-            "epoch", "gen", "sink", "transaction", "state", "age", "next start", numbers=("epoch", "gen", "age")
-        )
-        for entry in found:
-            numbers = f"{entry.epoch}", f"{entry.generation}"
-            made.add_row(*numbers, entry.sink, entry.name, entry.state, for_people(entry.age_s), entry.next)
-        console.print(made)
+        _show_entries(console, found)
     else:
         where = "in the journal and the sinks" if asked_sinks else "in the journal"
         console.print(f"nothing is open {where} of job [bold]{opened.owner.job}[/]")
@@ -66,6 +62,17 @@ def _show(opened: Opened, found: list[Pending], asked_sinks: bool) -> None:
         err().print(
             f"epoch {opened.begun} is not finished. what its sinks hold open shows with --job FILE", style="yellow"
         )
+
+
+def _show_entries(console: Console, found: list[Pending]) -> None:
+    """Names are long, and no use if they are cut: each has a line of its own."""
+    wide = max(len("sink"), *(len(entry.sink) for entry in found))
+    console.print(f"[bold]epoch  gen  {'sink':<{wide}}  {'state':<13}  {'age':>10}  at the next start[/]")
+    for entry in found:
+        age = for_people(entry.age_s)
+        start = f"{entry.epoch:>5}  {entry.generation:>3}  {entry.sink:<{wide}}"
+        console.print(f"{start}  {entry.state:<13}  {age:>10}  {entry.next}", soft_wrap=True)
+        console.print(f"            [dim]{entry.name}[/]", soft_wrap=True)
 
 
 @app.command("resolve", epilog=RESOLVE_EXAMPLES)

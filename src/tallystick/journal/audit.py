@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from collections.abc import Iterator
 
-from tallystick.errors import JournalCorruptError
+from tallystick.errors import JournalCorruptError, JournalError
+from tallystick.journal.codec import VERSION, check_version, to_line
 from tallystick.journal.journal import Journal, Note
 from tallystick.records import Decision, Json, Record, totals_by_sink
 
@@ -51,13 +53,24 @@ def note_line(note: Note) -> Json:
 
 
 def audit_lines(journal: Journal) -> Iterator[Json]:
-    """Every decision and finding of the job's life, oldest first."""
+    """Every decision and finding of the job's life, oldest first.
+
+    A living driver may roll up meanwhile. So what is recent is read first: whatever is gone by then is in a segment.
+    """
+    recent = [audit_line(record) for record in journal.records()] + [note_line(note) for note in journal.notes()]
     segments, _ = _segments(journal)
-    for _, _, name in segments:
+    rolled_up_to = -1
+    for first, last, name in segments:
+        if rolled_up_to not in (-1, first - 1):
+            missing = journal.store.locate(_segment_key(rolled_up_to + 1, first - 1))
+            raise JournalCorruptError(
+                f"the audit trail has a gap: nothing covers the epochs {rolled_up_to + 1} to {first - 1}. restore "
+                f"{missing}, or the smaller segments that it is made of, from a copy of the checkpoint",
+                file=missing,
+            )
         yield from _read_segment(journal, name)
-    rolled_up_to = horizon(journal)
-    recent = [audit_line(record) for record in journal.records() if record.attempt.epoch > rolled_up_to]
-    recent += [note_line(note) for note in journal.notes() if note.attempt.epoch > rolled_up_to]
+        rolled_up_to = last
+    recent = [line for line in recent if line["epoch"] > rolled_up_to]
     yield from sorted(recent, key=lambda line: (line["epoch"], line["generation"]))
 
 
@@ -71,13 +84,15 @@ def roll_up(journal: Journal, settled: int, epochs: int = EPOCHS_PER_SEGMENT) ->
     """Move the oldest settled epochs into a segment, if there are twice as many as one takes. True if it did."""
     records = journal.records()
     first = horizon(journal) + 1
+    if first == 0 and records:  # the first roll-up: a job may have taken over a checkpoint that Spark had used before
+        first = records[0].attempt.epoch // epochs * epochs
     if settled + 1 - first < 2 * epochs:
         return False
     last = first + epochs - 1
     lines = [audit_line(record) for record in records if first <= record.attempt.epoch <= last]
     lines += [note_line(note) for note in journal.notes() if first <= note.attempt.epoch <= last]
     lines.sort(key=lambda line: (line["epoch"], line["generation"]))
-    journal.store.put_if_absent(_segment_key(first, last), _dump(lines))
+    journal.store.put_if_absent(_segment_key(first, last), _dump(first, last, lines))
     _delete_rolled_up(journal, last)
     _merge(journal)
     return True
@@ -94,10 +109,7 @@ def _delete_rolled_up(journal: Journal, last: int) -> None:
             continue
         if record.decision is Decision.COMMIT or record.attempt.generation < oldest_kept:
             journal.forget(record.attempt)
-    for folder in ("notes", "resolutions"):
-        for name in journal.store.list(folder):
-            if int(name.split(".")[0]) <= last:
-                journal.store.delete(f"{folder}/{name}")
+    journal.forget_findings(last)
 
 
 def _merge(journal: Journal) -> None:
@@ -110,7 +122,8 @@ def _merge(journal: Journal) -> None:
         return
     batch = small[:SEGMENTS_PER_MERGE]
     lines = [line for _, _, name in batch for line in _read_segment(journal, name)]
-    journal.store.put_if_absent(_segment_key(batch[0][0], batch[-1][1]), _dump(lines))
+    first, last = batch[0][0], batch[-1][1]
+    journal.store.put_if_absent(_segment_key(first, last), _dump(first, last, lines))
     for _, _, name in batch:
         journal.store.delete(f"audit/{name}")
 
@@ -122,8 +135,8 @@ def _segments(journal: Journal) -> tuple[list[tuple[int, int, str]], list[str]]:
     """
     found = []
     for name in journal.store.list("audit"):
-        match = re.fullmatch(r"(\d{12,})-(\d{12,})\.jsonl", name)
-        if match is None:
+        match = re.fullmatch(r"([0-9]{12,})-([0-9]{12,})\.jsonl", name)
+        if match is None or int(match[2]) < int(match[1]):
             where = journal.store.locate(f"audit/{name}")
             raise JournalCorruptError(f"{where} is no file of the audit trail: move it away", file=where)
         found.append((int(match[1]), int(match[2]), name))
@@ -141,19 +154,44 @@ def _segment_key(first: int, last: int) -> str:
     return f"audit/{first:012d}-{last:012d}.jsonl"
 
 
-def _dump(lines: list[Json]) -> bytes:
-    """The last line counts the others: a truncated segment is noticed."""
-    body = [json.dumps(line, ensure_ascii=False) for line in lines]
-    return "\n".join([*body, json.dumps({"end": len(lines)})]).encode() + b"\n"
+def _dump(first: int, last: int, lines: list[Json]) -> bytes:
+    """The last line vouches for the others: a truncated, changed or renamed segment is noticed."""
+    body = b"".join(map(to_line, lines))
+    return body + to_line({"version": VERSION, **_seal(first, last, len(lines), body)})
+
+
+def _seal(first: int, last: int, lines: int, body: bytes) -> dict[str, Json]:
+    checksum = f"{zlib.crc32(body):08x}"
+    return {"tallystick": "segment", "first": first, "last": last, "lines": lines, "crc32": checksum}
 
 
 def _read_segment(journal: Journal, name: str) -> list[Json]:
     where = journal.store.locate(f"audit/{name}")
-    data = journal.store.read(f"audit/{name}") or b""
+    data = journal.store.read(f"audit/{name}")
+    if data is None:
+        raise JournalError(f"{where} was merged into a larger one while it was read: ask again", file=where)
+    body, seal = _cut(data)
+    first, last = (int(number) for number in name.removesuffix(".jsonl").split("-"))
     try:
-        *lines, end = [json.loads(line) for line in data.decode().splitlines()]
-    except ValueError as cause:
-        raise JournalCorruptError(f"{where} is torn or truncated ({cause}): restore it", file=where) from cause
-    if end != {"end": len(lines)}:
-        raise JournalCorruptError(f"{where} has {len(lines)} lines and ends with {end}: restore it", file=where)
+        envelope = json.loads(seal)
+        lines = [json.loads(line) for line in body.split(b"\n")[:-1]]
+    except (ValueError, RecursionError) as cause:
+        raise JournalCorruptError(
+            f"{where} is torn or truncated ({cause}): restore it from a copy of the checkpoint", file=where
+        ) from cause
+    check_version(envelope, where)
+    expected = _seal(first, last, len(lines), body)
+    found = {key: envelope.get(key) for key in expected}
+    if found != expected:
+        raise JournalCorruptError(
+            f"{where} has {expected}, but says of itself {found}: it was damaged, changed or renamed. restore it from "
+            "a copy of the checkpoint",
+            file=where,
+        )
     return lines
+
+
+def _cut(data: bytes) -> tuple[bytes, bytes]:
+    """The lines of a segment, and the last one."""
+    body, newline, seal = data.removesuffix(b"\n").rpartition(b"\n")
+    return body + newline, seal

@@ -21,31 +21,27 @@ VERSION = 1
 
 def encode(kind: str, body: Json) -> bytes:
     envelope = {"tallystick": kind, "version": VERSION, "crc32": _checksum(body), "body": body}
-    return json.dumps(envelope, ensure_ascii=False).encode() + b"\n"
+    return to_line(envelope)
+
+
+def to_line(value: Json) -> bytes:
+    """One line of UTF-8. A lone surrogate (from a file name that is no UTF-8) has none and is written as its escape."""
+    return json.dumps(value, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
 
 
 def decode(kind: str, data: bytes, where: str) -> Json:
     """The body of a journal file. ``where`` names the file in errors."""
     try:
         envelope = json.loads(data)
-    except ValueError as cause:
+    except (ValueError, RecursionError) as cause:
         raise JournalCorruptError(
             f"{where} is torn or truncated: {len(data)} bytes that are no JSON ({cause}). it may hold a decision, so "
             "it is not skipped: restore it from a copy of the checkpoint",
             file=where,
         ) from cause
-    if not isinstance(envelope, dict) or not {"tallystick", "version", "crc32", "body"} <= envelope.keys():
-        raise JournalCorruptError(
-            f"{where} was not written by this package: needed a journal file of kind {kind!r}. move it out of the "
-            "journal if it does not belong there",
-            file=where,
-        )
-    if envelope["version"] > VERSION:
-        raise NewerCheckpointError(
-            f"{where} was written by a newer version (format {envelope['version']}, this one reads up to {VERSION}). "
-            "install the newer version: pip install --upgrade tallystick",
-            file=where,
-        )
+    check_version(envelope, where)
+    if not {"crc32", "body"} <= envelope.keys() or not isinstance(envelope["body"], dict):
+        raise _not_ours(where)
     if envelope["tallystick"] != kind:
         raise JournalCorruptError(
             f"{where} holds a record of kind {envelope['tallystick']!r} where {kind!r} is needed: was it renamed?",
@@ -57,6 +53,27 @@ def decode(kind: str, data: bytes, where: str) -> Json:
             file=where,
         )
     return envelope["body"]
+
+
+def check_version(envelope: Json, where: str) -> None:
+    """What a newer version wrote is told apart first: it may have changed everything but these two keys."""
+    version = envelope.get("version") if isinstance(envelope, dict) and "tallystick" in envelope else None
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+        raise _not_ours(where)
+    if version > VERSION:
+        raise NewerCheckpointError(
+            f"{where} was written by a newer version (format {version}, this one reads up to {VERSION}). "
+            "install the newer version: pip install --upgrade tallystick",
+            file=where,
+        )
+
+
+def _not_ours(where: str) -> JournalCorruptError:
+    return JournalCorruptError(
+        f"{where} was not written by this package, or was damaged: needed a file of the journal. move it away if it "
+        "does not belong there, else restore it from a copy of the checkpoint",
+        file=where,
+    )
 
 
 def _checksum(body: Json) -> str:

@@ -15,14 +15,18 @@ Decisions never change, so what was read once is kept in memory and each epoch r
 from __future__ import annotations
 
 import re
+import sys
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
-from tallystick.errors import ForeignCheckpointError, JournalCorruptError, JournalError
+from tallystick.errors import ForeignCheckpointError, JournalCorruptError, JournalError, TallystickError
 from tallystick.journal.codec import decode, encode
 from tallystick.journal.store import Store
 from tallystick.records import Attempt, Decision, Json, Record, Resolution
+
+V = TypeVar("V")
 
 
 @dataclass(frozen=True)
@@ -50,8 +54,7 @@ class Journal:
 
     def identity(self) -> JobIdentity | None:
         """Whose checkpoint this is, or None if no driver has started on it yet."""
-        body = self._read("job", "job.json")
-        return None if body is None else JobIdentity(body["job"], body["id"])
+        return self._parsed("job", "job.json", lambda body: JobIdentity(body["job"], body["id"]))
 
     def identify(self, job: str | None) -> JobIdentity:
         """Claim the checkpoint for a job, or check that it is that job's. Without a name, take whoever owns it."""
@@ -68,6 +71,10 @@ class Journal:
                 f"{job!r}. nothing was written. give each job a checkpoint of its own"
             )
         return known
+
+    def check(self) -> None:
+        """Read all that a driver reads, before it writes anything: what is torn, foreign or newer is an error now."""
+        self.rivals(sys.maxsize)
 
     def generations(self) -> list[int]:
         """The generations that were claimed and are still listed, oldest first."""
@@ -86,7 +93,8 @@ class Journal:
         for _ in range(1000):
             tried = [attempt.generation for attempt in self._attempts()]
             number = max([0, *self.generations(), *tried]) + 1
-            if self._create("generation", f"generations/{number:07d}.json", {**who, "first_epoch": first_epoch}):
+            claim = {**who, "generation": number, "first_epoch": first_epoch}
+            if self._create("generation", f"generations/{number:07d}.json", claim):
                 return number
         raise JournalError(f"no generation could be claimed in {self.store.locate('generations')} in 1000 tries")
 
@@ -99,8 +107,17 @@ class Journal:
 
         An ABORT before the generation's first epoch says nothing: that driver starts behind it and never sees it.
         """
+        return self._rivals(generation, self.records())
+
+    def recall(self, me: Attempt) -> tuple[tuple[Record, ...], tuple[int, ...]]:
+        """The decisions about an epoch, and the rivals of a generation, with one look at the folder."""
+        everything = self.records()
+        about = tuple(record for record in everything if record.attempt.epoch == me.epoch)
+        return about, self._rivals(me.generation, everything)
+
+    def _rivals(self, generation: int, records: tuple[Record, ...]) -> tuple[int, ...]:
         aborted: dict[int, int] = {}
-        for record in self.records():
+        for record in records:
             if record.decision is Decision.ABORT:
                 aborted[record.attempt.generation] = record.attempt.epoch
         return tuple(
@@ -111,17 +128,20 @@ class Journal:
 
     def _first_epoch(self, generation: int) -> int:
         if generation not in self._first_epochs:
-            claimed = self._read("generation", f"generations/{generation:07d}.json")
+            key = f"generations/{generation:07d}.json"
+            claimed = self._parsed("generation", key, lambda body: (int(body["generation"]), int(body["first_epoch"])))
             if claimed is None:
                 return 0  # pruned since it was listed: long dead, and fencing it once more does no harm
-            self._first_epochs[generation] = int(claimed["first_epoch"])
+            self._check_name(key, f"the claim of generation {claimed[0]}", claimed[0] == generation)
+            self._first_epochs[generation] = claimed[1]
         return self._first_epochs[generation]
 
     def put(self, record: Record) -> Record:
         """Write a decision unless the attempt has one; returns the one that stands."""
         key = self._key(record.attempt)
         try:
-            self._create("attempt", key, record.to_json())
+            if self._create("attempt", key, record.to_json()):
+                self._seen[key] = record
         except JournalError:
             standing = self.store.read(key)  # an error leaves the outcome open: only reading it back can settle it
             if standing is None:
@@ -130,41 +150,68 @@ class Journal:
 
     def note(self, note: Note) -> None:
         """Keep a finding. The first one of its kind about an attempt stays."""
-        slug = note.kind.replace(" ", "-")
         body = {"attempt": str(note.attempt), "kind": note.kind, "details": dict(note.details)}
-        self._create("note", f"notes/{note.attempt}.{slug}.json", body)
+        self._create("note", self._note_key(note), body)
 
     def notes(self) -> Iterator[Note]:
         for name in self.store.list("notes"):
-            body = self._read("note", f"notes/{name}")
-            if body is not None:
-                yield Note(Attempt.parse(body["attempt"]), body["kind"], body["details"])
+            key = f"notes/{name}"
+            self._epoch_named("notes", name)
+            note = self._parsed(
+                "note", key, lambda body: Note(Attempt.parse(body["attempt"]), str(body["kind"]), dict(body["details"]))
+            )
+            if note is not None:  # else rolled up since it was listed
+                self._check_name(key, f"a note about attempt {note.attempt}", key == self._note_key(note))
+                yield note
 
     def resolve(self, epoch: int, resolution: Resolution) -> bool:
         """Record what a person chose for an epoch in conflict. False if a choice was recorded before."""
-        return self._create("resolution", self._resolution_key(epoch), {"choice": resolution.value})
+        return self._create("resolution", self._resolution_key(epoch), {"epoch": epoch, "choice": resolution.value})
 
     def resolution(self, epoch: int) -> Resolution | None:
-        body = self._read("resolution", self._resolution_key(epoch))
-        return None if body is None else Resolution(body["choice"])
+        key = self._resolution_key(epoch)
+        found = self._parsed("resolution", key, lambda body: (int(body["epoch"]), Resolution(body["choice"])))
+        if found is None:
+            return None
+        self._check_name(key, f"the choice for epoch {found[0]}", found[0] == epoch)
+        return found[1]
 
     def forget(self, attempt: Attempt) -> None:
         """Remove a decision that has been rolled up."""
         self.store.delete(self._key(attempt))
         self._seen.pop(self._key(attempt), None)
 
+    def forget_findings(self, last: int) -> None:
+        """Remove notes and choices about epochs that have been rolled up."""
+        for folder in ("notes", "resolutions"):
+            for name in self.store.list(folder):
+                if self._epoch_named(folder, name) <= last:
+                    self.store.delete(f"{folder}/{name}")
+
     def _attempts(self) -> list[Attempt]:
         return sorted(self._attempt_named(name) for name in self.store.list("attempts"))
 
     def _attempt_named(self, name: str) -> Attempt:
-        if not re.fullmatch(r"\d{12,}\.\d{7,}\.json", name):
+        stem = name.removesuffix(".json")
+        try:
+            attempt = Attempt.parse(stem)
+        except TallystickError:
+            raise self._foreign(f"attempts/{name}") from None
+        if stem == name:
             raise self._foreign(f"attempts/{name}")
-        return Attempt.parse(name.removesuffix(".json"))
+        return attempt
 
     def _number(self, folder: str, name: str) -> int:
-        if not re.fullmatch(r"\d{7,}\.json", name):
+        match = re.fullmatch(r"([0-9]{7,})\.json", name)
+        if match is None or name != f"{int(match[1]):07d}.json":
             raise self._foreign(f"{folder}/{name}")
-        return int(name.removesuffix(".json"))
+        return int(match[1])
+
+    def _epoch_named(self, folder: str, name: str) -> int:
+        match = re.fullmatch(r"([0-9]{12,})\.([A-Za-z0-9_.-]+\.)?json", name)
+        if match is None:
+            raise self._foreign(f"{folder}/{name}")
+        return int(match[1])
 
     def _foreign(self, key: str) -> JournalCorruptError:
         where = self.store.locate(key)
@@ -173,13 +220,11 @@ class Journal:
     def _record(self, attempt: Attempt) -> Record:
         key = self._key(attempt)
         if key not in self._seen:
-            body = self._read("attempt", key)
-            where = self.store.locate(key)
-            if body is None:
-                raise JournalError(f"{where} vanished: does another process clean up this journal?")
-            record = Record.from_json(body)
-            if record.attempt != attempt:
-                raise JournalCorruptError(f"{where} holds the decision of attempt {record.attempt}: was it renamed?")
+            record = self._parsed("attempt", key, Record.from_json)
+            if record is None:
+                where = self.store.locate(key)
+                raise JournalError(f"{where} vanished: does another process clean up this journal?", file=where)
+            self._check_name(key, f"the decision of attempt {record.attempt}", record.attempt == attempt)
             self._seen[key] = record
         return self._seen[key]
 
@@ -187,12 +232,36 @@ class Journal:
         data = self.store.read(key)
         return None if data is None else decode(kind, data, self.store.locate(key))
 
+    def _parsed(self, kind: str, key: str, meaning: Callable[[Json], V]) -> V | None:
+        """What a file says, None if it is absent. A body that makes no sense is a corrupt file, checksum or not."""
+        body = self._read(kind, key)
+        if body is None:
+            return None
+        try:
+            return meaning(body)
+        except (LookupError, TypeError, ValueError, AttributeError, TallystickError) as cause:
+            where = self.store.locate(key)
+            raise JournalCorruptError(
+                f"{where} is a whole file of kind {kind!r}, but makes no sense ({type(cause).__name__}: {cause}): "
+                "restore it from a copy of the checkpoint",
+                file=where,
+            ) from cause
+
+    def _check_name(self, key: str, held: str, right: bool) -> None:
+        if not right:
+            where = self.store.locate(key)
+            raise JournalCorruptError(f"{where} holds {held}: was it renamed? give it its name back", file=where)
+
     def _create(self, kind: str, key: str, body: Json) -> bool:
         return self.store.put_if_absent(key, encode(kind, body))
 
     @staticmethod
     def _key(attempt: Attempt) -> str:
         return f"attempts/{attempt}.json"
+
+    @staticmethod
+    def _note_key(note: Note) -> str:
+        return f"notes/{note.attempt}.{note.kind.replace(' ', '-')}.json"
 
     @staticmethod
     def _resolution_key(epoch: int) -> str:

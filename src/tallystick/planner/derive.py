@@ -41,11 +41,17 @@ class Explanation:
     def holds(self) -> bool:
         return not self.findings
 
+    @property
+    def words(self) -> str:
+        """What holds end to end; "none" where one part may lose and another may repeat."""
+        found = {node.guarantee for node in self.nodes}
+        return "none" if {Mode.AT_MOST_ONCE, Mode.AT_LEAST_ONCE} <= found else self.guarantee.value
+
     def to_json(self) -> Json:
         nodes = [{**asdict(node), "guarantee": node.guarantee.value} for node in self.nodes]
         return {
             "asked": self.asked.value,
-            "guarantee": self.guarantee.value,
+            "guarantee": self.words,
             "holds": self.holds,
             "nodes": nodes,
             "findings": [asdict(finding) for finding in self.findings],
@@ -57,6 +63,8 @@ _MIDDLE = {
     Mode.AT_LEAST_ONCE: "an unfinished epoch is done again, whatever was decided about it",
     Mode.AT_MOST_ONCE: "an epoch counts as given before it is written, and is never done again",
 }
+
+_BETTER = {"source": "a source that can be replayed", "sink": "a transactional or idempotent sink"}
 
 
 def derive(
@@ -71,19 +79,13 @@ def derive(
 
 
 def _finding(node: Node, mode: Mode) -> Finding | None:
-    """A sink may repeat, a source may lose; a mode that allows just that has nothing to complain about."""
-    if node.role == "source" and node.guarantee is Mode.AT_MOST_ONCE and mode is not Mode.AT_MOST_ONCE:
-        return Finding(
-            "source-may-lose",
-            "records",
-            f"the source {node.name} is at-most-once: {node.mechanism}",
-            'use a source that can be replayed, or declare guarantee="at-most-once"',
-        )
-    if node.role == "sink" and node.guarantee is Mode.AT_LEAST_ONCE and mode is not Mode.AT_LEAST_ONCE:
-        return Finding(
-            "sink-may-repeat",
-            "uniqueness",
-            f"the sink {node.name} is at-least-once: {node.mechanism}",
-            'use a transactional or idempotent sink, or declare guarantee="at-least-once"',
-        )
-    return None
+    """Whatever is at-most-once may lose, whatever is at-least-once may repeat; a mode that allows just that is kept."""
+    if node.guarantee in (Mode.EXACTLY_ONCE, mode):
+        return None
+    loses = "records" if node.guarantee is Mode.AT_MOST_ONCE else "uniqueness"
+    return Finding(
+        f"{node.role}-may-{'lose' if node.guarantee is Mode.AT_MOST_ONCE else 'repeat'}",
+        loses,
+        f"the {node.role} {node.name} is {node.guarantee.value}: {node.mechanism}",
+        f'use {_BETTER[node.role]}, or declare guarantee="{node.guarantee.value}"',
+    )

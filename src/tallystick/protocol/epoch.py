@@ -20,7 +20,9 @@ touches the world itself. Why it is right, in numbered steps that the tests cite
     written under a new attempt, if their fingerprints are what was decided; the new attempt is decided like any
     other. If they differ, the driver stops and a person chooses.
 7.  *Unknown is not failed.* An unsettled commit is asked for again until it is confirmed, expired or refused.
-8.  *Settled.* Spark starts epoch N only when N-1 is in its commit log, so at N whatever a sink still holds for
+8.  *Orphans.* Transactions of earlier generations can be open at N only if there is an earlier generation; each has a
+    decision at N once it is fenced. So an epoch without earlier decisions has nothing to roll back.
+9.  *Settled.* Spark starts epoch N only when N-1 is in its commit log, so at N whatever a sink still holds for
     N-1 or earlier is garbage.
 """
 
@@ -60,7 +62,8 @@ def exactly_once(me: Attempt) -> Steps:
     """Neither lost nor repeated, whatever fails and whenever."""
     past = yield from _settle_rivals(me)
     decided = in_force(past.records)
-    yield AbortOrphans(me, keep=decided or ())
+    if past.records:
+        yield AbortOrphans(me, keep=decided or ())
     if decided is None:
         votes = yield from _prepare(me, EVERYTHING)
         yield from _decide(me, votes)
@@ -74,8 +77,9 @@ def exactly_once(me: Attempt) -> Steps:
 
 def at_least_once(me: Attempt) -> Steps:
     """Never lost, may repeat: an unfinished epoch is simply done again, whatever was decided about it."""
-    yield from _settle_rivals(me)
-    yield AbortOrphans(me)
+    past = yield from _settle_rivals(me)
+    if past.records:
+        yield AbortOrphans(me)
     votes = yield from _prepare(me, EVERYTHING)
     yield from _decide(me, votes, Mode.AT_LEAST_ONCE)
     yield from _commit(votes)
@@ -85,7 +89,8 @@ def at_least_once(me: Attempt) -> Steps:
 def at_most_once(me: Attempt) -> Steps:
     """Never repeated, may lose: the epoch counts as given before anything is written."""
     past = yield from _settle_rivals(me)
-    yield AbortOrphans(me)
+    if past.records:
+        yield AbortOrphans(me)
     if in_force(past.records) is not None:
         votes = yield Prepare(me, NOTHING)
         yield from _decide(me, (), Mode.AT_MOST_ONCE, replaces=NOTHING)
@@ -107,7 +112,7 @@ MODES = {
 
 
 def _settle_rivals(me: Attempt) -> Generator[Command, Any, Recalled]:
-    """Step 1 of the epoch (essay 3, 8): after it, every earlier generation has a decision at this epoch."""
+    """Step 1 of the epoch (essay 3, 9): after it, every earlier generation has a decision at this epoch."""
     if me.epoch > 0:
         yield Settled(me.epoch - 1)
     past: Recalled = yield Recall(me)
@@ -224,6 +229,8 @@ def _rewrite(
         )
     written = tuple(vote for vote in votes if vote in write)
     yield from _decide(me, written, replaces=write)
+    if wrong:
+        yield Note(me, "rewritten with other rows", {"decided": [vote.to_json() for vote in wrong]})
     yield from _commit(written)
     return Finished("rewritten", written)
 

@@ -13,9 +13,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tallystick import killpoints
-from tallystick.errors import CheckpointError, CommitPendingError, FencedError, ForeignCheckpointError, TallystickError
+from tallystick.errors import (
+    CheckpointError,
+    CommitPendingError,
+    EpochError,
+    FencedError,
+    ForeignCheckpointError,
+    TallystickError,
+)
 from tallystick.journal import Journal, horizon, roll_up
 from tallystick.journal import Note as JournalNote
+from tallystick.journal.audit import EPOCHS_PER_SEGMENT
 from tallystick.protocol import (
     MODES,
     AbortOrphans,
@@ -72,7 +80,7 @@ class Coordinator:
         self._rows: DataFrame | None = None
         self._read = SourceOffsets()
         self._clock = _StepClock()
-        self._waited_s = 0.0
+        self._waiting_since_s: float | None = None
         self._epoch = -1
         self._generation: int | None = None
 
@@ -81,11 +89,13 @@ class Coordinator:
         try:
             killpoints.reach("before-settle", epoch)
             me = Attempt(epoch, self._claimed(epoch))
-            self._rows, self._epoch, self._clock, self._waited_s = rows, epoch, _StepClock(), 0.0
+            self._rows, self._epoch, self._clock, self._waiting_since_s = rows, epoch, _StepClock(), None
             self._read = read_offsets(rows.sparkSession, self.plan.checkpoint, epoch)
             finished = drive(MODES[self.plan.mode](me), self.perform)
             killpoints.reach("before-return", epoch)
         except BaseException as failure:
+            if isinstance(failure, EpochError):
+                failure.details.setdefault("epoch", epoch)
             self.failure = failure
             raise
         finally:
@@ -124,7 +134,8 @@ class Coordinator:
     def _settled(self, epoch: int) -> None:
         for sink in self.plan.sinks.values():
             sink.settled(self.plan.job_id, epoch)
-        roll_up(self.journal, settled=epoch)
+        if epoch % EPOCHS_PER_SEGMENT == 0:
+            roll_up(self.journal, settled=epoch)
 
     def _recall(self, me: Attempt) -> Recalled:
         if me.epoch <= horizon(self.journal):
@@ -134,7 +145,7 @@ class Coordinator:
                 "checkpoint",
                 epoch=me.epoch,
             )
-        records = self.journal.records(me.epoch)
+        records, rivals = self.journal.recall(me)
         for record in records:
             if record.decision is Decision.COMMIT and record.read.digest not in ("", self._read.digest):
                 raise ForeignCheckpointError(
@@ -143,22 +154,32 @@ class Coordinator:
                     "nothing was written. restore it with its journal, or use a new checkpoint",
                     epoch=me.epoch,
                 )
-        return Recalled(records, self.journal.rivals(me.generation), self.journal.resolution(me.epoch))
+        return Recalled(records, rivals, self.journal.resolution(me.epoch) if records else None)
 
     def _put(self, record: Record) -> Record:
         mine = record.attempt.generation == self._generation
         if mine:
             killpoints.reach("before-decide", record.attempt.epoch)
             record = replace(record, read=self._read, facts=self._clock.facts())
-        if mine and record.attempt.epoch <= horizon(self.journal):
-            raise FencedError(
-                f"epoch {record.attempt.epoch} is settled and rolled up: another driver has taken over, this one stops",
-                epoch=record.attempt.epoch,
-            )
         standing = self.journal.put(record)
         killpoints.reach("after-decide" if mine else "after-fence", record.attempt.epoch)
         self._clock.lap("decide" if mine else "settle")
+        if mine and standing.decision is Decision.COMMIT:
+            self._check_not_rolled_up(record.attempt)
         return standing
+
+    def _check_not_rolled_up(self, me: Attempt) -> None:
+        """A very late zombie finds no ABORT any more, because old ones are pruned; but then its epoch is rolled up.
+
+        Looking after the put leaves no gap: an ABORT is pruned only when its segment stands.
+        """
+        if me.epoch <= horizon(self.journal):
+            self.journal.forget(me)
+            raise FencedError(
+                f"epoch {me.epoch} was settled and rolled up while generation {me.generation} prepared it: another "
+                "driver has taken over, this one stops. nothing was published",
+                epoch=me.epoch,
+            )
 
     def _abort_orphans(self, me: Attempt, keep: tuple[Vote, ...]) -> int:
         kept = [(vote.sink, vote.committable) for vote in keep]
@@ -203,15 +224,20 @@ class Coordinator:
         return tuple(outcomes[vote.key] for vote in votes)
 
     def _wait(self, tries: int, unsettled: tuple[Vote, ...]) -> None:
-        if self._waited_s > self.plan.commit_patience_s:
+        """Patience counts from the first wait of the epoch, and the time that the tries themselves take with it."""
+        now_s = time.monotonic()
+        if self._waiting_since_s is None:
+            self._waiting_since_s = now_s
+        elif now_s - self._waiting_since_s > self.plan.commit_patience_s:
             raise CommitPendingError(
-                f"{len(unsettled)} decided commits are not confirmed after {self._waited_s:.0f} s and {tries} tries, "
-                f"the first is {unsettled[0].sink}/{unsettled[0].slice}. nothing is lost: make the server reachable "
-                "and start the job again, which goes on committing"
+                f"{len(unsettled)} decided commits of epoch {self._epoch} are not confirmed after "
+                f"{now_s - self._waiting_since_s:.0f} s and {tries} tries, the first is {unsettled[0].sink}/"
+                f"{unsettled[0].slice}. nothing is lost: make the server reachable and start the job again, which "
+                "goes on committing",
+                epoch=self._epoch,
+                slices=[vote.key for vote in unsettled],
             )
-        pause_s = min(WAIT_LONGEST_S, WAIT_FIRST_S * 2 ** min(tries, 10))
-        time.sleep(pause_s)
-        self._waited_s += pause_s
+        time.sleep(min(WAIT_LONGEST_S, WAIT_FIRST_S * 2 ** min(tries, 10)))
 
 
 def drive(steps: Steps, perform: Callable[[Command], Any]) -> Finished:

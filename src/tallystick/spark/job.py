@@ -70,6 +70,8 @@ class Job:
         if not isinstance(self.restart, RestartStrategy):
             raise ConfigError(f"restart needs a strategy such as ts.FixedDelay(), found {type(restart).__name__}")
         self.mode = mode_of(guarantee)
+        if not isinstance(spark_conf, Mapping | None):
+            raise ConfigError(f"spark_conf needs settings by name, found {type(spark_conf).__name__}")
         self.spark_conf = dict(spark_conf or {})
         self.explanation = self._derive()
         if self.explanation.findings:
@@ -150,10 +152,16 @@ class Job:
 
 
 def _sources(source: Source | Mapping[str, Source]) -> dict[str, Source]:
+    if not isinstance(source, Source | Mapping):
+        raise ConfigError(
+            f"a job needs a source such as ts.sources.Files(path, …), or several by name, found {source!r}"
+        )
     named = {source.facts.name: source} if isinstance(source, Source) else dict(source)
     if not named:
         raise ConfigError("a job needs at least one source, found none")
     for name, entry in named.items():
+        if not isinstance(name, str) or not name.strip():
+            raise ConfigError(f"a source needs a name, found {name!r}")
         if not isinstance(entry, Source):
             raise ConfigError(
                 f"source {name!r} is a {type(entry).__name__}: needed a source such as ts.sources.Files(path, …)"

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlparse
 
 from tallystick.errors import CheckpointError
 from tallystick.records import Json, SourceOffsets
@@ -18,13 +18,18 @@ from tallystick.records import Json, SourceOffsets
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_URI = re.compile(r"(?:([A-Za-z][A-Za-z0-9+.-]*):)?(.*)", re.DOTALL)
+
 
 def local_path(location: str) -> Path | None:
-    """The path of a local location, given plain or as a ``file:`` URI; None for any other scheme."""
-    parsed = urlparse(location)
-    if parsed.scheme in ("", "file"):
-        return Path(unquote(parsed.path) if parsed.scheme else location)
-    return None
+    """The path of a local location, given plain or as a ``file:`` URI; None for any other scheme.
+
+    As with Spark and the journal's store, nothing in a URI is percent-decoded.
+    """
+    scheme, rest = _URI.fullmatch(location).groups()  # type: ignore[union-attr] # it matches every text
+    if scheme is not None and scheme.lower() != "file":
+        return None
+    return Path(rest if scheme is None else re.sub(r"^//(?=/)", "", rest))
 
 
 def read_offsets(spark: SparkSession, checkpoint: str, epoch: int) -> SourceOffsets:
@@ -39,9 +44,12 @@ def read_offsets(spark: SparkSession, checkpoint: str, epoch: int) -> SourceOffs
 
 def parse_offsets(text: str, where: str) -> SourceOffsets:
     """Spark's format: a version line, a line of metadata, then a JSON offset per source (``-`` for none)."""
-    version, *lines = text.splitlines()
-    if not version.startswith("v") or not lines:
-        raise CheckpointError(f"{where} is no offset log of Spark: it begins with {version!r}, needed 'v1'")
+    version, *lines = text.rstrip("\n").split("\n")
+    if not re.fullmatch(r"v[0-9]+", version) or not lines:
+        raise CheckpointError(
+            f"{where} is no offset log of Spark: it begins with {version[:80]!r} and has {len(lines)} more lines, "
+            "needed 'v1', a line of metadata, and a line per source. restore it from a copy of the checkpoint"
+        )
     offsets = lines[1:]
     digest = hashlib.sha256("\n".join(offsets).encode()).hexdigest()[:32]
     return SourceOffsets(digest, tuple(_offset(line) for line in offsets))
@@ -58,11 +66,13 @@ def _offset(line: str) -> Json:
 
 def _read_local(path: Path) -> str:
     try:
-        return path.read_text()
+        return path.read_text(encoding="utf-8")
     except OSError as cause:
         raise CheckpointError(
             f"{path} cannot be read ({cause.strerror}): the checkpoint was moved or deleted while the job runs"
         ) from cause
+    except ValueError as cause:
+        raise CheckpointError(f"{path} is no offset log of Spark: it is no text ({cause})") from cause
 
 
 def _read_through_hadoop(spark: SparkSession, uri: str) -> str:

@@ -40,13 +40,27 @@ class Output:
             raise ConfigError(f"an output needs a sink, found {type(self.sink).__name__}: try ts.sinks.Files(path)")
         if not self.name:
             object.__setattr__(self, "name", self.sink.facts.name)
-        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", self.name):
+        if not isinstance(self.name, str) or not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", self.name):
             raise ConfigError(f"the output name {self.name!r} is not usable: letters, digits, '_', '-' and '.' only")
+        if self.where is not None and (not isinstance(self.where, str) or not self.where.strip()):
+            raise ConfigError(f"output {self.name}: where needs a SQL condition such as 'id > 0', found {self.where!r}")
+        if self.select is not None:
+            _check_select(self.name, self.select)
+
+
+def _check_select(output: str, select: Sequence[str]) -> None:
+    listed = isinstance(select, Sequence) and not isinstance(select, str)
+    if not listed or not select or not all(isinstance(text, str) and text.strip() for text in select):
+        raise ConfigError(
+            f"output {output}: select needs a list of columns or SQL expressions such as ['id'], found {select!r}"
+        )
 
 
 def outputs_of(sinks: Sink | Output | Sequence[Sink | Output]) -> tuple[Output, ...]:
     """The outputs of a job as the user gave them: a sink, an output, or several; names are made unique."""
-    given = [sinks] if isinstance(sinks, Sink | Output) else list(sinks)
+    given = [sinks] if isinstance(sinks, Sink | Output) else sinks
+    if not isinstance(given, list | tuple):
+        raise ConfigError(f"a job needs a sink such as ts.sinks.Files(path), or a list of them, found {given!r}")
     if not given:
         raise ConfigError("a job needs at least one sink, found none")
     outputs: list[Output] = []

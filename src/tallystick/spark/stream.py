@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
@@ -76,9 +77,10 @@ class StreamWriter:
             raise ConfigError("write_stream needs a streaming DataFrame, found a batch one: read it with readStream")
         project(rows, self.outputs)
         self._rows = rows
-        self._name = name
+        self._name = _checked_name(name)
         self._output_mode = "append"
-        self._trigger: dict[str, Any] = {"processingTime": f"{round(self.checkpoint.interval_s * 1000)} milliseconds"}
+        self._trigger: dict[str, Any] = {}
+        self.trigger(processingTime=f"{round(self.checkpoint.interval_s * 1000)} milliseconds")
         self._on_finished: Callable[[Attempt, Finished], None] | None = None
         self.coordinator: Coordinator | None = None
 
@@ -87,6 +89,14 @@ class StreamWriter:
         allowed = ("processingTime", "availableNow")
         if len(trigger) != 1 or next(iter(trigger)) not in allowed:
             raise ConfigError(f"trigger takes one of {', '.join(allowed)}, found {', '.join(trigger) or 'nothing'}")
+        try:
+            self._rows.writeStream.trigger(**trigger)
+        except (PySparkException, Py4JError) as cause:
+            [(key, value)] = trigger.items()
+            raise ConfigError(
+                f"the trigger {key}={value!r} is not one of Spark's: needed processingTime='1 second' or "
+                "availableNow=True"
+            ) from cause
         self._trigger = dict(trigger)
         return self
 
@@ -99,7 +109,7 @@ class StreamWriter:
 
     def queryName(self, name: str) -> StreamWriter:  # noqa: N802 - Spark's own name
         """The job's name: in Spark's UI, in the journal, and checked against the checkpoint's owner."""
-        self._name = name
+        self._name = _checked_name(name)
         return self
 
     def on_finished(self, call: Callable[[Attempt, Finished], None]) -> StreamWriter:
@@ -115,6 +125,10 @@ class StreamWriter:
         journal = Journal(open_store(f"{self.checkpoint.uri}/{JOURNAL_FOLDER}", spark))
         if journal.identity() is not None:
             journal.identify(self._name)
+        journal.check()
+        for output in self.outputs:
+            if not isinstance(output.sink, TransactionalSink):
+                _staging(journal, output)
         for output in self.outputs:
             output.sink.check()
         if not journal.store.try_lock():
@@ -147,24 +161,12 @@ class StreamWriter:
             job_id=owner.id,
             who=who,
             mode=self.mode,
-            checkpoint=self.checkpoint.uri,
+            checkpoint=_location(journal),
             outputs=self.outputs,
-            sinks={output.name: self._lowered(output) for output in self.outputs},
+            sinks={output.name: _lowered(output, journal) for output in self.outputs},
             commit_patience_s=self.checkpoint.commit_patience_s,
             on_finished=self._on_finished,
         )
-
-    def _lowered(self, output: Output) -> TransactionalSink[Any]:
-        """A sink that cannot prepare keeps its decided rows beside the journal, where every worker must reach them."""
-        if isinstance(output.sink, TransactionalSink):
-            return output.sink
-        local = local_path(self.checkpoint.uri)
-        if local is None:
-            raise ConfigError(
-                f"the sink {output.name!r} stages its rows beside the checkpoint, which must be a path that all "
-                f"workers share, found {self.checkpoint.uri}"
-            )
-        return lower(output.sink, local.absolute() / JOURNAL_FOLDER / "staging" / output.name)
 
     def _start_query(self, coordinator: Coordinator) -> StreamingQuery:
         writer = (
@@ -200,6 +202,34 @@ def mode_of(guarantee: str) -> Mode:
     except ValueError:
         known = ", ".join(mode.value for mode in Mode)
         raise ConfigError(f"guarantee {guarantee!r} is unknown: needed one of {known}") from None
+
+
+def _checked_name(name: str | None) -> str | None:
+    if name is not None and (not isinstance(name, str) or not name.strip()):
+        raise ConfigError(f"a job's name is a text that is not empty, found {name!r}")
+    return name
+
+
+def _location(journal: Journal) -> str:
+    """The checkpoint as the journal's store found it: absolute, and on the file system that Spark takes by default."""
+    return journal.store.locate("job.json").removesuffix(f"/{JOURNAL_FOLDER}/job.json")
+
+
+def _lowered(output: Output, journal: Journal) -> TransactionalSink[Any]:
+    if isinstance(output.sink, TransactionalSink):
+        return output.sink
+    return lower(output.sink, _staging(journal, output))
+
+
+def _staging(journal: Journal, output: Output) -> Path:
+    """A sink that cannot prepare keeps its decided rows beside the journal, where every worker must reach them."""
+    local = local_path(_location(journal))
+    if local is None:
+        raise ConfigError(
+            f"the sink {output.name!r} stages its rows beside the checkpoint, which must be a path that all workers "
+            f"share, found {_location(journal)}"
+        )
+    return local / JOURNAL_FOLDER / "staging" / output.name
 
 
 def _unlock_when_ended(query: StreamingQuery, journal: Journal) -> None:
