@@ -11,7 +11,7 @@ from tallystick.errors import ConfigError
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The checkpoint of one job: a location of its own, a path or any URI that Spark can write to.
+    """The checkpoint of one job: a location of its own, a path or an ``hdfs:`` URI.
 
     ``interval`` is the time from one epoch's start to the next; ``"0s"`` starts the next one at once.
     ``commit_patience`` is how long a run keeps asking for decided commits to be confirmed before it stops; the next

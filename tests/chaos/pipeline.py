@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 import tallystick as ts
+from tallystick.demo.job import SPARK
 
 PER_EPOCH = 40
 KEYS = 5
@@ -66,6 +67,5 @@ def read_parquet(folder: Path) -> list[tuple[str, int]]:
 
 if __name__ == "__main__":
     mode, folder, epochs, master = sys.argv[1:]
-    conf = {"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"}
-    spark = ts.session("kill-matrix", master=master, conf=conf, fast_start=True)
+    spark = ts.session("kill-matrix", master=master, conf=SPARK, fast_start=True)
     job(mode, Path(folder), int(epochs)).run(spark, available_now=True)

@@ -1,4 +1,4 @@
-"""What is to be seen after a run on a cluster: what was published, which tasks staged it, and what Spark went through."""
+"""What is to be seen of a run on a cluster: what was published, which tasks staged it, what Spark went through."""
 
 from __future__ import annotations
 

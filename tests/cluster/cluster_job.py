@@ -110,9 +110,7 @@ class Plan:
     @classmethod
     def from_json(cls, text: str) -> Plan:
         value = json.loads(text)
-        return cls(
-            value["epochs"], value["counts"], tuple(Fault(**fault) for fault in value["faults"]), value["conf"]
-        )
+        return cls(value["epochs"], value["counts"], tuple(Fault(**fault) for fault in value["faults"]), value["conf"])
 
 
 class Witness(ts.sinks.Files):

@@ -1,4 +1,7 @@
-"""The tutorial, typed as it stands: made, killed, started again, audited."""
+"""The tutorial, typed as it stands: made, killed, started again, audited.
+
+It starts Spark twice, so it is part of ``make soak``; `test_pages` checks its commands and options every time.
+"""
 
 from __future__ import annotations
 
@@ -45,6 +48,7 @@ def type_in(code: str, folder: Path) -> Typed:
 
 
 @pytest.mark.chaos
+@pytest.mark.slow
 def test_the_tutorial(tmp_path: Path) -> None:
     make, kill, look, again, audit = [block.code for block in blocks(PAGE) if block.language == "sh" and block.run]
     made = type_in(make, tmp_path)

@@ -102,7 +102,7 @@ class Ledger(TransactionalSink[str]):
 
 
 class Driver(Coordinator):
-    """One start of the job. Two slices per epoch and sink; ``meanwhile`` is what happens elsewhere while it prepares."""
+    """One start of the job. Two slices per epoch and sink; ``meanwhile`` happens elsewhere while it prepares."""
 
     def __init__(self, world: World, patience_s: float = 300.0, mode: Mode = Mode.EXACTLY_ONCE) -> None:
         plan = Plan("pv", "job", {}, mode, str(world.checkpoint), (), dict(world.sinks), patience_s, self.finished)
@@ -489,7 +489,7 @@ class TestPatience:
 
     def test_pauses_grow_and_are_bounded(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         slept: list[float] = []
-        monkeypatch.setattr(module.time, "sleep", slept.append)
+        monkeypatch.setattr(f"{module.__name__}.time.sleep", slept.append)
         monkeypatch.setattr(module, "WAIT_FIRST_S", 0.05)
         driver = world.start()
         vote = Vote("a", 0, Fingerprint(1, 1), {"name": "x"})
@@ -505,7 +505,7 @@ class TestClock:
         self, world: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         hours = iter(range(1000, 0, -1))
-        monkeypatch.setattr(module.time, "time", lambda: next(hours) * 3600.0)
+        monkeypatch.setattr(f"{module.__name__}.time.time", lambda: next(hours) * 3600.0)
         driver = world.start()
         for epoch in range(3):
             driver.epoch(epoch)

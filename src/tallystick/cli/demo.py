@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import tempfile
 import time
@@ -31,8 +32,10 @@ def demo(
 
     if keep is not None and keep.exists():
         raise typer.BadParameter(f"{keep} exists: needed a folder that does not", param_hint="--keep")
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))  # so that the jobs are ended too
     screen = Console(stderr=True)
-    points = campaign.KILLS[:kills] if kills > 1 else ("inside-commit",)
+    points = campaign.KILLS[:kills]
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="tallystick-demo-") as scratch:
         lanes = campaign.lanes(keep or Path(scratch))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -14,8 +15,8 @@ from tallystick.journal.posix import PosixStore
 from tallystick.prover import JobProcess, Tally, tally
 from tallystick.records import Mode, Record
 
-KILLS = ("after-pre-commit", "after-decide", "inside-commit", "before-return")
-"""One kill before the commit point, three behind it: rolled back, rolled forward, half published, published."""
+KILLS = ("inside-commit", "after-decide", "after-pre-commit", "before-return")
+"""Half published, rolled forward, rolled back, all published. The first one alone tells the three modes apart."""
 PER_EPOCH = 250
 SETTLE_EPOCHS = 3
 
@@ -29,10 +30,18 @@ class Lane:
     kills: list[str] = field(default_factory=list)
     phase: str = "waiting"
     result: Tally | None = None
+    stopped: threading.Event = field(default_factory=threading.Event)
+    process: JobProcess | None = None
 
     @property
     def checkpoint(self) -> Path:
         return self.folder / "checkpoint"
+
+    def stop(self) -> None:
+        """End the run that is under way, and start no other."""
+        self.stopped.set()
+        if self.process is not None:
+            self.process.kill()
 
     def records(self) -> tuple[Record, ...]:
         """What this lane's journal says just now. Read-only, beside the running job."""
@@ -52,11 +61,15 @@ def run_lane(lane: Lane, kills: Sequence[str], timeout_s: float = 120) -> None:
     for number, point in enumerate([*kills, None]):
         kill = None if point is None else f"{point}@{number + 1}"
         lane.phase = f"start {number + 1}" + (f", to be killed {kill}" if kill else ", to the end")
-        process = JobProcess(arguments, lane.folder / "job.log", kill)
+        if lane.stopped.is_set():
+            return
+        lane.process = process = JobProcess(arguments, lane.folder / "job.log", kill)
         try:
             ended = process.wait(timeout_s)
         finally:
             process.kill()
+        if lane.stopped.is_set():
+            return
         if ended.killed and kill is not None:
             lane.kills.append(kill)
         elif kill is not None or ended.status != 0:
@@ -72,8 +85,13 @@ def run_all(running: Sequence[Lane], kills: Sequence[str], at_once: int, watch: 
     """All lanes, a few at once; ``watch`` is called again and again until they are done."""
     with ThreadPoolExecutor(max_workers=at_once) as pool:
         futures = [pool.submit(run_lane, lane, kills) for lane in running]
-        while not all(future.done() for future in futures):
-            watch()
+        try:
+            while not all(future.done() for future in futures):
+                watch()
+        except BaseException:
+            for lane in running:
+                lane.stop()
+            raise
         for future in futures:
             future.result()
 

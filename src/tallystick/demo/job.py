@@ -17,7 +17,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 APPS = 4
-SPARK = {"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"}
+SPARK = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.default.parallelism": "2",
+    # A job that lives for seconds spends more on compiling its plan than on running it uncompiled.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
 
 
 def view(number: int) -> dict[str, object]:

@@ -21,7 +21,8 @@ touches the world itself. Why it is right, in numbered steps that the tests cite
     other. If they differ, the driver stops and a person chooses.
 7.  *Unknown is not failed.* An unsettled commit is asked for again until it is confirmed, expired or refused.
 8.  *Orphans.* Transactions of earlier generations can be open at N only if there is an earlier generation; each has a
-    decision at N once it is fenced. So an epoch without earlier decisions has nothing to roll back.
+    decision at N once it is fenced. So an epoch without earlier decisions has nothing to roll back. What tasks of this
+    generation left behind (a retried or a speculative one) is garbage when its epoch is settled, and goes then.
 9.  *Settled.* Spark starts epoch N only when N-1 is in its commit log, so at N whatever a sink still holds for
     N-1 or earlier is garbage.
 """

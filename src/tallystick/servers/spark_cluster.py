@@ -7,13 +7,14 @@ names the worker, so that an executor whose worker died is found, too.
 from __future__ import annotations
 
 import http.client
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,20 +93,18 @@ class SparkCluster(Server):
         """SIGKILL to its JVM. A living worker starts another one for the same application."""
         with suppress(ProcessLookupError):  # it ended by itself
             os.kill(executor.pid, signal.SIGKILL)
-        self._wait_gone({executor.pid})
+        _wait_gone(f"executor {executor.pid}", lambda: executor in self.executors())
 
     def kill_worker(self, number: int) -> None:
         """SIGKILL to the daemon alone. Its executors notice, and end by themselves a little later."""
-        pid = self.worker(number).pid
-        if pid is None:
+        process = self.worker(number)
+        if process.pid is None:
             raise SetupError(f"worker {number} of {self.folder} does not run: start it again with heal()")
-        os.kill(pid, signal.SIGKILL)
-        deadline = time.monotonic() + GONE_TIMEOUT_S
-        while self.worker(number).running and time.monotonic() < deadline:
-            time.sleep(0.02)
+        os.kill(process.pid, signal.SIGKILL)
+        _wait_gone(f"worker {number}", lambda: process.running)
 
     def heal(self) -> None:
-        """Start the workers that died, and wait until the master counts on all of them."""
+        """Start what died, and wait until the master counts on all workers."""
         for process in self.processes:
             if not process.running:
                 process.start()
@@ -113,22 +112,14 @@ class SparkCluster(Server):
 
     def _end_executors(self) -> None:
         """Those of a worker that was killed alone: nobody else looks after them."""
-        left = self.executors()
-        for executor in left:
+        for executor in self.executors():
             self.kill_executor(executor)
-
-    def _wait_gone(self, pids: set[int]) -> None:
-        deadline = time.monotonic() + GONE_TIMEOUT_S
-        while pids & {executor.pid for executor in self.executors()}:
-            if time.monotonic() > deadline:
-                raise SetupError(f"executors {sorted(pids)} do not end after SIGKILL")
-            time.sleep(0.05)
 
     def _parse(self, pid: int, command: list[str]) -> Executor | None:
         """None if it is no executor, or one of another cluster."""
         if EXECUTOR_MAIN not in command:
             return None
-        options = dict(zip(command[:-1], command[1:], strict=True))
+        options = dict(itertools.pairwise(command))
         port = int(options.get("--worker-url", ":0").rpartition(":")[2])
         ports = self.ports[2::2]
         if port not in ports:
@@ -164,6 +155,14 @@ class SparkCluster(Server):
             "PYSPARK_PYTHON": sys.executable,
         }
         return Program(name, [*command, f"org.apache.spark.deploy.{main}", *arguments], environment)
+
+
+def _wait_gone(what: str, there: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + GONE_TIMEOUT_S
+    while there():
+        if time.monotonic() > deadline:
+            raise SetupError(f"{what} does not end after SIGKILL")
+        time.sleep(0.05)
 
 
 def _spark_home() -> Path:

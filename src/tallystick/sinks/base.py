@@ -150,7 +150,14 @@ class TransactionalSink(Sink, Generic[T]):
         """All open transactions of this job, of any attempt, as the server knows them."""
 
     def settled(self, job_id: str, epoch: int) -> None:
-        """Every epoch up to this one is over for good. Called again and again; must be cheap when nothing is left."""
+        """Every epoch up to this one is over for good. Called again and again; must be cheap when nothing is left.
+
+        What is open by then is garbage, such as the second transaction of a task that Spark ran twice. Override it if
+        there is a quicker way than to ask for all that is open, or more to free.
+        """
+        for found in self.open_transactions(job_id):
+            if found.attempt.epoch <= epoch:
+                self.abort(found.committable)
 
 
 class IdempotentSink(Sink):

@@ -22,10 +22,14 @@ LOCAL_FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.Fil
 """For ``file:`` checkpoints: Spark's default forks ``readlink`` and ``chmod`` processes, 60-100 ms for each of the two
 logs of an epoch; this one takes a quarter of that.
 
-Its rename first looks whether the target exists and then replaces it, so that two drivers at the same moment could
+Its rename first looks whether the target exists and then renames, so that two drivers at the same moment could
 write the same ``offsets/N`` twice. What protects instead is the journal: its lock keeps a second living driver out
 before Spark starts, its fencing lets one of two drivers decide an epoch, and a decision holds a digest of the offsets
-that were read, so that a log that was changed behind it is found and not followed."""
+that were read, so that a log that was changed behind it is found and not followed.
+
+Not for queries that keep state. Spark's own manager replaces a state file that is there; this one leaves it, without a
+word, because Spark's file system for ``file:`` (a class of Hive's) renames onto nothing that exists. An epoch that was
+aborted and done again would publish its new rows and keep the old state."""
 
 LOSSY = ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles")
 """Settings of a session that make Spark drop rows of files without a word."""
@@ -110,12 +114,12 @@ def _quiet_option() -> str:
     return f'"{option}"' if " " in option else option
 
 
-def check_session(spark: SparkSession, checkpoint: str | None = None) -> tuple[str, ...]:
+def check_session(spark: SparkSession, checkpoint: str | None = None, keeps_state: bool = False) -> tuple[str, ...]:
     """Driver, before a query starts: make somebody's session fit for epochs. May be called again.
 
     Returns what was changed on it or should be known, in words, one per finding; nothing if all is well. Raises
     `ConfigError` for a session that cannot keep the guarantees. With ``checkpoint`` also chooses how Spark writes its
-    logs there.
+    logs there, and its state if the query keeps any.
     """
     from pyspark.sql.utils import is_remote
 
@@ -131,7 +135,7 @@ def check_session(spark: SparkSession, checkpoint: str | None = None) -> tuple[s
                 f"spark.conf.set('{setting}', 'false')"
             )
     if checkpoint is not None:
-        _choose_file_manager(spark, checkpoint)
+        _choose_file_manager(spark, checkpoint, keeps_state)
     return tuple(_without_adaptive(spark) + _other_interpreter(spark))
 
 
@@ -158,12 +162,12 @@ def _other_interpreter(spark: SparkSession) -> list[str]:
     ]
 
 
-def _choose_file_manager(spark: SparkSession, checkpoint: str) -> None:
-    """The fast one for local checkpoints, Spark's own for all others; a choice of the user's stays."""
+def _choose_file_manager(spark: SparkSession, checkpoint: str, keeps_state: bool) -> None:
+    """The fast one for local checkpoints without state, Spark's own for all others; a choice of the user's stays."""
     chosen = spark.conf.get(FILE_MANAGER, None)
     if chosen not in (None, LOCAL_FILE_MANAGER):
         return
-    if _is_local(spark, checkpoint):
+    if _is_local(spark, checkpoint) and not keeps_state:
         spark.conf.set(FILE_MANAGER, LOCAL_FILE_MANAGER)
     elif chosen is not None:
         spark.conf.unset(FILE_MANAGER)

@@ -39,6 +39,7 @@ from tallystick.spark.coordinator import Coordinator, Plan
 from tallystick.spark.offsets import local_path
 from tallystick.spark.outputs import Output, outputs_of, project
 from tallystick.spark.session import check_session
+from tallystick.spark.state import may_keep_state
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -120,7 +121,7 @@ class StreamWriter:
     def start(self) -> StreamingQuery:
         """Check everything, take the job over, and start the query."""
         spark = self._rows.sparkSession
-        for finding in check_session(spark, self.checkpoint.uri):
+        for finding in check_session(spark, self.checkpoint.uri, may_keep_state(self._rows)):
             log.warning("%s", finding)
         journal = Journal(open_store(f"{self.checkpoint.uri}/{JOURNAL_FOLDER}", spark))
         if journal.identity() is not None:
@@ -172,7 +173,7 @@ class StreamWriter:
         writer = (
             self._rows.writeStream.foreachBatch(coordinator.run_epoch)
             .outputMode(self._output_mode)
-            .option("checkpointLocation", self.checkpoint.uri)
+            .option("checkpointLocation", coordinator.plan.checkpoint)
             .trigger(**self._trigger)
         )
         if self._name is not None:
