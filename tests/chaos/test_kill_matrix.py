@@ -60,7 +60,12 @@ def killed_at_each(mode: str, folder: Path, kills: Sequence[str]) -> tuple[Tally
     epochs = epochs_for(kills)
     for kill in [*kills, None]:
         run(mode, folder, epochs, kill)
-    return tally(expected(epochs), read_json(folder)), tally(expected_parquet(epochs), read_parquet(folder))
+    in_json, in_parquet = (
+        tally(expected(epochs), read_json(folder)),
+        tally(expected_parquet(epochs), read_parquet(folder)),
+    )
+    print(f"\n{mode}, {len(kills)} kills: json {in_json}, parquet {in_parquet}")
+    return in_json, in_parquet
 
 
 def test_the_matrix_has_every_kill_point() -> None:
@@ -70,7 +75,6 @@ def test_the_matrix_has_every_kill_point() -> None:
 @pytest.mark.parametrize("where", KILLS)
 def test_exactly_once_neither_loses_nor_repeats_at_any_point(tmp_path: Path, where: str) -> None:
     in_json, in_parquet = killed_at_each("exactly-once", tmp_path / "job", KILLS[where])
-    print(f"\n{where}: {len(KILLS[where])} kills, {in_json}, {in_parquet}")
     assert in_json.exact, in_json
     assert in_parquet.exact, in_parquet
     assert in_json.expected > 0

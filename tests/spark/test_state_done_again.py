@@ -18,11 +18,16 @@ from tallystick.spark.state import may_keep_state
 pytestmark = pytest.mark.spark
 
 
-class RefusingEpoch1(ts.sinks.Files):
-    def pre_commit(self, transaction: Transaction) -> Json:
-        if transaction.folder.name.startswith(f"{1:012d}."):
-            raise SinkError("refused")
-        return super().pre_commit(transaction)
+def refusing_epoch_1() -> type[ts.sinks.Files]:
+    """Made in a function, so that it is pickled whole: workers cannot import this file."""
+
+    class Refusing(ts.sinks.Files):
+        def pre_commit(self, transaction: Transaction) -> Json:
+            if transaction.folder.name.startswith(f"{1:012d}."):
+                raise SinkError("this epoch is refused")
+            return super().pre_commit(transaction)
+
+    return Refusing
 
 
 def sums(folder: Path, rows: int, sink: type[ts.sinks.Files], weight: int) -> ts.Job:
@@ -44,8 +49,9 @@ def sums(folder: Path, rows: int, sink: type[ts.sinks.Files], weight: int) -> ts
 
 def test_the_state_of_an_aborted_attempt_does_not_come_back(spark: SparkSession, tmp_path: Path) -> None:
     """Tasks write their state before the sink fails. The steps are corrected, and the epoch is done again."""
-    with pytest.raises(PrepareError):
-        sums(tmp_path, 20, RefusingEpoch1, weight=100).run(spark, available_now=True)
+    with pytest.raises(PrepareError, match="epoch 1 could not be prepared: this epoch is refused"):
+        sums(tmp_path, 20, refusing_epoch_1(), weight=100).run(spark, available_now=True)
+    assert list((tmp_path / "checkpoint" / "state").rglob("2.delta")), "no task wrote its state before it failed"
     sums(tmp_path, 20, ts.sinks.Files, weight=1).run(spark, available_now=True)
     sums(tmp_path, 30, ts.sinks.Files, weight=1).run(spark, available_now=True)
     files = sorted((tmp_path / "out").glob("*.json"))

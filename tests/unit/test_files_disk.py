@@ -91,7 +91,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"cannot mount a small file system here: {error}")
     yield made_disk
-    subprocess.run(["umount", str(made_disk.path)], check=True, timeout=30)
+    subprocess.run(["umount", "--lazy", str(made_disk.path)], check=True, timeout=30)
 
 
 @pytest.mark.parametrize("format_", ["parquet", "orc", "json"])

@@ -211,7 +211,7 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
 
     yield mount
     if mounted.is_mount():
-        subprocess.run(["umount", str(mounted)], check=True, timeout=30)
+        subprocess.run(["umount", "--lazy", str(mounted)], check=True, timeout=30)
 
 
 def test_a_full_disk_is_named_and_leaves_nothing(small_disk: Callable[[str], Path]) -> None:
