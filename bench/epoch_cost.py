@@ -6,7 +6,6 @@ interleaved in one session.
 """
 
 import json
-import os
 import shutil
 import time
 from pathlib import Path
@@ -97,5 +96,4 @@ def measure(spark: SparkSession, folder: Path) -> dict[str, Any]:
         "added_ms_median": round((layered["median"] - plain["median"]) * 1000, 1),
         "ratio": round(layered["median"] / plain["median"], 3),
         "epochs": layered["runs"],
-        "pid": os.getpid(),
     }

@@ -42,11 +42,11 @@ from tallystick.protocol import (
 from tallystick.records import Attempt, Decision, Json, Mode, Outcome, Record, SourceOffsets, Vote
 from tallystick.sinks.base import TransactionalSink
 from tallystick.spark.offsets import read_offsets
-from tallystick.spark.outputs import Output
+from tallystick.spark.outputs import Output, is_flat, projection
 from tallystick.spark.prepare import prepare_slices
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 log = logging.getLogger("tallystick")
 
@@ -83,6 +83,7 @@ class Coordinator:
         self._waiting_since_s: float | None = None
         self._epoch = -1
         self._generation: int | None = None
+        self._projection: list[Column] | None = None
 
     def run_epoch(self, rows: DataFrame, epoch: int) -> None:
         """One epoch, from Spark's offset log to Spark's commit log. Raises to fail the query."""
@@ -198,7 +199,10 @@ class Coordinator:
         self._clock.lap("settle")
         if self._rows is None:
             raise CheckpointError(f"epoch {epoch} has no rows to prepare: run_epoch was not called by Spark")
-        votes = prepare_slices(self._rows, command, self.plan.job_id, self.plan.outputs, self.plan.sinks)
+        if self._projection is None:
+            self._projection = projection(self._rows, self.plan.outputs)
+        projected = self._rows.select(*self._projection)
+        votes = prepare_slices(projected, command, self.plan.job_id, is_flat(self.plan.outputs), self.plan.sinks)
         self._clock.lap("prepare")
         return votes
 

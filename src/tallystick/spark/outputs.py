@@ -81,14 +81,15 @@ def outputs_of(sinks: Sink | Output | Sequence[Sink | Output]) -> tuple[Output, 
     return tuple(outputs)
 
 
-def project(rows: DataFrame, outputs: Sequence[Output]) -> DataFrame:
-    """One projection with the columns ``r0, h0, r1, h1, …``: row (null where not wanted) and hash per output.
+def projection(rows: DataFrame, outputs: Sequence[Output]) -> list[Column]:
+    """One projection for all outputs, made once per query: the schema of its epochs does not change.
 
-    A single output that takes every row is laid out flat instead, its columns and then the hash: structs cost.
+    Its columns are ``r0, h0, r1, h1, …``: row (null where not wanted) and hash per output. A single output that takes
+    every row is laid out flat instead, its columns and then the hash: structs cost.
     """
     if len(outputs) == 1 and outputs[0].where is None:
         columns, digest = _shaped(rows, outputs[0])
-        return rows.select(*columns, digest.alias("h0"))
+        return [*columns, digest.alias("h0")]
     selected: list[Column] = []
     for number, output in enumerate(outputs):
         columns, digest = _shaped(rows, output)
@@ -96,11 +97,11 @@ def project(rows: DataFrame, outputs: Sequence[Output]) -> DataFrame:
         if output.where is not None:
             row = F.when(F.expr(output.where), row)
         selected += [row.alias(f"r{number}"), digest.alias(f"h{number}")]
-    return rows.select(*selected)
+    return selected
 
 
 def is_flat(outputs: Sequence[Output]) -> bool:
-    """Whether `project` lays the rows out flat."""
+    """Whether `projection` lays the rows out flat."""
     return len(outputs) == 1 and outputs[0].where is None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
@@ -15,7 +15,6 @@ from tallystick.errors import PrepareError, RowRefusedError, SinkError
 from tallystick.protocol import Prepare
 from tallystick.records import Vote
 from tallystick.sinks.base import TransactionalSink
-from tallystick.spark.outputs import Output, is_flat, project
 from tallystick.spark.slices import VOTE_SCHEMA, SliceTask
 
 if TYPE_CHECKING:
@@ -23,20 +22,20 @@ if TYPE_CHECKING:
 
 
 def prepare_slices(
-    rows: DataFrame,
+    projected: DataFrame,
     command: Prepare,
     job_id: str,
-    outputs: Sequence[Output],
+    flat: bool,
     sinks: Mapping[str, TransactionalSink[Any]],
 ) -> tuple[Vote, ...]:
     """Driver: evaluate the epoch once. Returns a vote per slice and sink, in slice order.
 
-    Spark hands over exactly one result per task, whatever was retried or run twice, so the votes name exactly one
+    ``projected`` is laid out by `outputs.projection`. Spark hands over exactly one result per task, whatever was retried or run twice, so the votes name exactly one
     transaction per slice.
     """
-    task = SliceTask(job_id, command.attempt, tuple(sinks.items()), is_flat(outputs), command.write, os.getpid())
+    task = SliceTask(job_id, command.attempt, tuple(sinks.items()), flat, command.write, os.getpid())
     try:
-        results = project(rows, outputs).mapInArrow(task, VOTE_SCHEMA).collect()
+        results = projected.mapInArrow(task, VOTE_SCHEMA).collect()
     except (PySparkException, Py4JError) as failure:
         raise PrepareError(
             f"epoch {command.attempt.epoch} could not be prepared: {_cause(str(failure))}", epoch=command.attempt.epoch

@@ -57,7 +57,7 @@ class SliceTask:
         return _SliceWriter(sink, context, wanted)
 
     def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
-        """The rows and hashes for each sink, as `outputs.project` laid them out."""
+        """The rows and hashes for each sink, as `outputs.projection` laid them out."""
         if self.flat:
             last = batch.num_columns - 1
             yield batch.select(range(last)), batch.column(last)

@@ -37,7 +37,7 @@ from tallystick.sinks.base import Sink, TransactionalSink
 from tallystick.sinks.staged import lower
 from tallystick.spark.coordinator import Coordinator, Plan
 from tallystick.spark.offsets import local_path
-from tallystick.spark.outputs import Output, outputs_of, project
+from tallystick.spark.outputs import Output, outputs_of, projection
 from tallystick.spark.session import check_session
 from tallystick.spark.state import may_keep_state
 
@@ -76,7 +76,7 @@ class StreamWriter:
             raise ConfigError(f"{self.mode.value} cannot hold: {finding.why}. {finding.fix}")
         if not rows.isStreaming:
             raise ConfigError("write_stream needs a streaming DataFrame, found a batch one: read it with readStream")
-        project(rows, self.outputs)
+        rows.select(*projection(rows, self.outputs))
         self._rows = rows
         self._name = _checked_name(name)
         self._output_mode = "append"
