@@ -15,7 +15,7 @@ import typer
 
 def demo(
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON, last on standard output.")] = False,
-    kills: Annotated[int, typer.Option(min=1, max=4, help="How often each mode is killed.")] = 3,
+    kills: Annotated[int, typer.Option(min=1, max=4, help="How often each mode is killed.")] = 2,
     keep: Annotated[Path | None, typer.Option(help="Keep the outputs and checkpoints in this new folder.")] = None,
 ) -> None:
     """Count page views per app, kill the job at named points, restart it, and count what came out.
@@ -23,7 +23,7 @@ def demo(
     Three delivery modes, side by side: exactly-once neither loses nor repeats, at-least-once repeats, at-most-once
     loses. Exit status 0 only if exactly that was seen.
 
-    Example: tallystick demo --kills 2
+    Example: tallystick demo --kills 4
     """
     from rich.console import Console
     from rich.live import Live
