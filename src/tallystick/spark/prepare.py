@@ -30,8 +30,8 @@ def prepare_slices(
 ) -> tuple[Vote, ...]:
     """Driver: evaluate the epoch once. Returns a vote per slice and sink, in slice order.
 
-    ``projected`` is laid out by `outputs.projection`. Spark hands over exactly one result per task, whatever was retried
-    or run twice, so the votes name exactly one transaction per slice.
+    ``projected`` is laid out by `outputs.projection`. Spark hands over exactly one result per task, whatever was
+    retried or run twice, so the votes name exactly one transaction per slice.
     """
     task = SliceTask(job_id, command.attempt, tuple(sinks.items()), flat, command.write, os.getpid())
     try:
