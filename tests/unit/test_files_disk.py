@@ -91,7 +91,11 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"cannot mount a small file system here: {error}")
     yield made_disk
+    held = [link for link in map(os.path.realpath, Path("/proc/self/fd").iterdir()) if link.startswith(str(tmp_path))]
+    # Lazily, because a process that is being started elsewhere may share our open files for a moment; what the sink
+    # itself leaves open is a failure.
     subprocess.run(["umount", "--lazy", str(made_disk.path)], check=True, timeout=30)
+    assert not held
 
 
 @pytest.mark.parametrize("format_", ["parquet", "orc", "json"])

@@ -32,7 +32,7 @@ def run(
         bool | None,
         typer.Option(
             "--fast-start/--full-speed",
-            help="Start in half the time but run slower, for runs of a few minutes; or the other way round "
+            help="Start sooner but run slower, for runs of a few minutes; or the other way round "
             "\\[default: fast start with --available-now on this machine].",
         ),
     ] = None,

@@ -1,4 +1,4 @@
-"""Start Spark in half the time, for processes that live for minutes: demos, tests, the prover's many restarts.
+"""Start Spark sooner, for processes that live for minutes: demos, tests, the prover's many restarts.
 
 Most of a short job is the JVM loading 20,000 classes and compiling methods it will hardly use again. Two remedies:
 compile lightly only (`LIGHT`; a long job would stay slower, so it is never the default), and map the classes from an

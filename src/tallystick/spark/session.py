@@ -19,8 +19,8 @@ ADAPTIVE = "spark.sql.adaptive.enabled"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 LOCAL_FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-"""For ``file:`` checkpoints: Spark's default forks ``readlink`` and ``chmod`` processes, 60-100 ms for each of the two
-logs of an epoch; this one takes a quarter of that.
+"""For ``file:`` checkpoints: Spark's default forks ``readlink`` and ``chmod`` processes for each of the two logs of an
+epoch; this one does not.
 
 Its rename first looks whether the target exists and then renames, so that two drivers at the same moment could
 write the same ``offsets/N`` twice. What protects instead is the journal: its lock keeps a second living driver out
@@ -64,7 +64,7 @@ def session(
 
     ``master`` is Spark's (``local[2]``, ``spark://…``); None leaves it to spark-submit and to Spark's own files, and is
     ``local[*]`` where there are none. ``conf`` wins over what is set here; for Spark's web page set
-    ``spark.ui.enabled``. ``fast_start`` is for processes that live for minutes: they start in half the time, but
+    ``spark.ui.enabled``. ``fast_start`` is for processes that live for minutes: they start sooner, but
     never reach full speed (`faststart`). ``quiet`` shows of Spark's log only errors.
 
     Options of the JVM have no effect on one that is already running.
