@@ -16,7 +16,7 @@ from tallystick.journal import Journal
 from tallystick.journal.posix import PosixStore
 from tallystick.protocol import Command, Prepare, Put, exactly_once
 from tallystick.records import Attempt, Fingerprint, Mode, SourceOffsets, Vote
-from tallystick.sinks.base import SliceContext
+from tallystick.sinks.base import JobContext, SliceContext
 from tallystick.spark.coordinator import Coordinator, Plan, drive
 from tallystick.spark.outputs import outputs_of
 
@@ -63,7 +63,7 @@ def files_and_bytes(folder: Path) -> dict[str, int]:
 def measure(folder: Path) -> dict[str, Any]:
     shutil.rmtree(folder, ignore_errors=True)
     sink = ts.sinks.Files(folder / "out")
-    sink.check()
+    sink.check(JobContext())
     journal = Journal(PosixStore(folder / "ck" / "tallystick"))
     identity = journal.identify("bounded")
     plan = Plan(

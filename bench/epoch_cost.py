@@ -7,18 +7,18 @@ interleaved in one session.
 
 import json
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from epoch_times import start_timed, stop_after, timed
 from machine import spread
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 import tallystick as ts
 from tallystick.records import Attempt
-from tallystick.sinks.base import SliceContext
+from tallystick.sinks.base import JobContext, SliceContext
 
 EPOCHS = 40
 WARM_UP = 8
@@ -51,36 +51,17 @@ def run(spark: SparkSession, folder: Path, contestant: str) -> list[float]:
     sink = ts.sinks.Files(folder / "out")
     times: list[float] = []
 
-    def timed(epoch_function: Any) -> Any:
-        def epoch(rows: DataFrame, number: int) -> None:
-            started = time.perf_counter()
-            epoch_function(rows, number)
-            times.append(time.perf_counter() - started)
-
-        return epoch
-
     if contestant == "plain":
-        sink.check()
-        writer = stream(spark).writeStream.foreachBatch(timed(lambda rows, number: plain_epoch(sink, rows, number)))
+        sink.check(JobContext())
+        writer = stream(spark).writeStream.foreachBatch(
+            timed(lambda rows, number: plain_epoch(sink, rows, number), times)
+        )
         query = writer.option("checkpointLocation", str(folder / "ck")).trigger(processingTime="0 seconds").start()
     else:
         layered = ts.write_stream(stream(spark), sink, checkpoint=ts.Checkpoint(folder / "ck", interval="0s"))
-        layered._start_query = _timed_start(layered, timed)  # type: ignore[method-assign]
-        query = layered.start()
-    while len(times) < EPOCHS and query.isActive:
-        time.sleep(0.02)
-    query.stop()
+        query = start_timed(layered, times)
+    stop_after(query, times, EPOCHS)
     return times[WARM_UP:EPOCHS]
-
-
-def _timed_start(writer: Any, timed: Any) -> Any:
-    original = type(writer)._start_query
-
-    def start(coordinator: Any) -> Any:
-        coordinator.run_epoch = timed(coordinator.run_epoch)
-        return original(writer, coordinator)
-
-    return start
 
 
 def measure(spark: SparkSession, folder: Path) -> dict[str, Any]:

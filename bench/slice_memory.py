@@ -11,7 +11,7 @@ import pyarrow as pa
 
 import tallystick as ts
 from tallystick.records import Attempt
-from tallystick.sinks.base import SliceContext
+from tallystick.sinks.base import JobContext, SliceContext
 
 BATCH_ROWS = 10_000
 BATCHES = (50, 500, 5000)
@@ -19,7 +19,7 @@ BATCHES = (50, 500, 5000)
 
 def write_slice(folder: str, batches: int) -> None:
     sink = ts.sinks.Files(folder)
-    sink.check()
+    sink.check(JobContext())
     transaction = sink.begin_transaction(SliceContext("memory", Attempt(0, 1), "files", 0, batches))
     for number in range(batches):
         ids = list(range(number * BATCH_ROWS, (number + 1) * BATCH_ROWS))

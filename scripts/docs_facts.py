@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from statistics import median
 
 from docs_settings import as_markdown
 from docs_tables import code, table, with_meanings
 
 from tallystick import errors as tree
 from tallystick.cli.guarantees import all_facts
-from tallystick.killpoints import DRIVER_POINTS, POINTS
+from tallystick.evidence import Note, Total, kept, together, whole
+from tallystick.killpoints import DRIVER_POINTS, POINTS, RECEIVER_POINTS
 from tallystick.records import Json, Outcome
 from tallystick.sinks import base
 
@@ -19,13 +21,44 @@ def guarantees(argument: str, now: str) -> str:
     """``sources``, ``sinks``, or one connector as ``sinks files``."""
     role, _, name = argument.partition(" ")
     facts = [entry for entry in all_facts()[role] if name in ("", entry["name"])]
-    headings = [role[:-1], "guarantee", *(["kind"] if role == "sinks" else []), "mechanism", "conditions"]
+    kind = ["kind"] if role == "sinks" else []
+    headings = [role[:-1], "guarantee", *kind, "killed", "mechanism", "conditions"]
     return table(headings, (_guarantee(entry) for entry in facts))
 
 
 def _guarantee(entry: Json) -> list[str]:
     kind = [entry["kind"]] if "kind" in entry else []
-    return [entry["name"], entry["guarantee"], *kind, entry["mechanism"], entry["conditions"] or "–"]
+    killed = str(Total(**entry["killed"]))
+    return [entry["name"], entry["guarantee"], *kind, killed, entry["mechanism"], entry["conditions"] or "–"]
+
+
+def killed(argument: str, now: str) -> str:
+    """All that is kept as evidence, in one line."""
+    found = whole()
+    cells = [f"{count}" + (f" ({looked})" if looked < found.kills else "") for looked, count in found.counts.values()]
+    counts = table(["killed with SIGKILL", *found.counts], [[str(found.kills), *cells]])
+    told = "Of jobs that promise exactly-once. In brackets: after how many of the kills it was looked for, if not all."
+    if not found.recoveries_s:
+        return f"{counts}\n\n{told}"
+    times = f"median {median(found.recoveries_s):.1f} s, longest {max(found.recoveries_s):.1f} s"
+    return (
+        f"{counts}\n\n{told}\nFrom the restart of a killed driver to the first new row that a reader saw: {times}, of "
+        f"{len(found.recoveries_s)}, on two busy cores."
+    )
+
+
+def campaigns(argument: str, now: str) -> str:
+    """Every campaign that is kept as evidence, job by job."""
+    headings = ("from", "to", "kills", "lost", "repeated", "gathered", "by")
+    return table(headings, (row for campaign in kept().values() for row in _jobs(campaign)))
+
+
+def _jobs(campaign: Json) -> Iterator[list[str]]:
+    for note in map(Note.from_json, campaign["notes"]):
+        found = together(note.sinks.values() if note.sinks else note.sources.values())
+        names = [", ".join(role) or missing for role, missing in ((note.sources, "–"), (note.sinks, "receiver log"))]
+        counts = [str(note.kills), str(found.lost), str(found.repeated)]
+        yield [*names, *counts, campaign["date"], code(campaign["command"])]
 
 
 def errors(argument: str, now: str) -> str:
@@ -45,10 +78,15 @@ def _indented(error: type[tree.TallystickError], depth: int) -> str:
     return "&emsp;" * depth + code(error.__name__)
 
 
+LEFT_BEHIND = "what a kill here leaves behind, and what the next start does"
+
+
 def kill_points(argument: str, now: str) -> str:
+    """Those of a job, or with ``receiver`` those of a receiver."""
+    if argument == "receiver":
+        return with_meanings(("kill point", LEFT_BEHIND), ((code(point),) for point in RECEIVER_POINTS), now)
     rows = ((code(point), "driver" if point in DRIVER_POINTS else "worker") for point in POINTS)
-    headings = ("kill point", "reached by", "what a kill here leaves behind, and what the next start does")
-    return with_meanings(headings, rows, now)
+    return with_meanings(("kill point", "reached by", LEFT_BEHIND), rows, now)
 
 
 def outcomes(argument: str, now: str) -> str:

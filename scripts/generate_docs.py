@@ -18,17 +18,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 from docs_commands import command_line
-from docs_facts import contract, errors, guarantees, kill_points, outcomes
+from docs_facts import campaigns, contract, errors, guarantees, kill_points, killed, outcomes
 from docs_settings import about, methods, settings
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS: dict[str, Callable[[str, str], str]] = {
     "about": about,
+    "campaigns": campaigns,
     "command-line": command_line,
     "contract": contract,
     "errors": errors,
     "guarantees": guarantees,
     "kill-points": kill_points,
+    "killed": killed,
     "methods": methods,
     "outcomes": outcomes,
     "settings": settings,

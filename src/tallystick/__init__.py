@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from tallystick.checkpoint import Checkpoint
     from tallystick.errors import TallystickError
     from tallystick.records import Mode, Outcome
-    from tallystick.restart import FixedDelay, NoRestart
+    from tallystick.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart
+    from tallystick.spark import states as state
     from tallystick.spark.job import Job
     from tallystick.spark.outputs import Output
+    from tallystick.spark.parts import kafka_jars, s3_jars
     from tallystick.spark.session import session
     from tallystick.spark.stream import write_stream
 
@@ -29,6 +31,8 @@ __version__ = _version("tallystick")
 
 _HOMES = {
     "Checkpoint": "tallystick.checkpoint",
+    "ExponentialDelay": "tallystick.restart",
+    "FailureRate": "tallystick.restart",
     "FixedDelay": "tallystick.restart",
     "Job": "tallystick.spark.job",
     "Mode": "tallystick.records",
@@ -36,14 +40,19 @@ _HOMES = {
     "Outcome": "tallystick.records",
     "Output": "tallystick.spark.outputs",
     "TallystickError": "tallystick.errors",
+    "kafka_jars": "tallystick.spark.parts",
+    "s3_jars": "tallystick.spark.parts",
     "session": "tallystick.spark.session",
     "sinks": "tallystick.sinks",
     "sources": "tallystick.sources",
+    "state": "tallystick.spark.states",
     "write_stream": "tallystick.spark.stream",
 }
 
 __all__ = [
     "Checkpoint",
+    "ExponentialDelay",
+    "FailureRate",
     "FixedDelay",
     "Job",
     "Mode",
@@ -51,9 +60,12 @@ __all__ = [
     "Outcome",
     "Output",
     "TallystickError",
+    "kafka_jars",
+    "s3_jars",
     "session",
     "sinks",
     "sources",
+    "state",
     "write_stream",
 ]
 
@@ -62,7 +74,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}: it exports {', '.join(__all__)}")
     home = import_module(_HOMES[name])
-    value = home if name in ("sinks", "sources") else getattr(home, name)
+    value = home if name in ("sinks", "sources", "state") else getattr(home, name)
     globals()[name] = value
     return value
 

@@ -4,8 +4,10 @@
 
     TallystickError
     ├── ConfigError              a job or setting that cannot work, found when it is declared
+    ├── JobFileError             the user's Python file cannot be used
     ├── MissingExtraError        a connector whose client library is not installed
     ├── SetupError               this machine lacks something: java, a download, a server that starts
+    ├── DriverLostError          the JVM of Spark ended under the job; a new process goes on
     ├── CheckpointError          the checkpoint cannot be used
     │   ├── ForeignCheckpointError   it belongs to another job, or its offsets are not the ones decided on
     │   ├── CheckpointInUseError     another living driver holds it
@@ -19,8 +21,12 @@
     │   ├── CommitPendingError       decided, but not confirmed yet; a restart goes on committing
     │   ├── CommitRefusedError       the server refuses a decided commit; needs a person
     │   └── ConflictError            what must be rewritten differs from what was decided; needs a person
+    ├── UnprovenError            the prover cannot judge a job: something that a proof needs is missing
+    ├── SourceError              a source cannot be read: it does not answer, or records are gone
+    │   └── ReceiverLogCorruptError  a receiver log is damaged where it was durable; names the file
     └── SinkError                a sink found something wrong with its target or with a row
-        └── RowRefusedError          a row that the format or server cannot hold
+        ├── RowRefusedError          a row that the format or server cannot hold
+        └── NotAllowedError          this user may not do that, or not even ask
 
 Errors travel from executors to the driver, so each one survives pickling. Their texts say what failed, what
 was found, what is needed and what to type next; in lower case, without blame.
@@ -50,12 +56,20 @@ class ConfigError(TallystickError):
     """A job, option or setting is wrong. Raised when it is declared; nothing has been written."""
 
 
+class JobFileError(TallystickError):
+    """The user's Python file cannot be used. ``details`` holds its path and line."""
+
+
 class MissingExtraError(TallystickError):
     """A connector's client library is not installed. The text holds the exact ``pip install``."""
 
 
 class SetupError(TallystickError):
     """This machine lacks something that is needed: java, a download, a server that starts."""
+
+
+class DriverLostError(TallystickError):
+    """Spark's JVM ended or does not answer any more. Nothing is lost: start the job again, in a new process."""
 
 
 class CheckpointError(TallystickError):
@@ -110,9 +124,32 @@ class ConflictError(EpochError):
     """Expired slices would have to be rewritten, but the replay gives other rows. A person must choose."""
 
 
+class UnprovenError(TallystickError):
+    """The prover cannot judge this job. The text says what was found, ``details["needed"]`` what is missing."""
+
+    def __init__(self, message: str, /, needed: str = "", **details: Any) -> None:
+        super().__init__(message, **({"needed": needed} if needed else {}), **details)
+
+    @property
+    def needed(self) -> str:
+        return str(self.details.get("needed", ""))
+
+
+class SourceError(TallystickError):
+    """A source cannot be read: it does not answer, or records that were not read yet are gone."""
+
+
+class ReceiverLogCorruptError(SourceError):
+    """A receiver log is damaged or cut where it was durable. ``details["file"]`` names it. Nothing was skipped."""
+
+
 class SinkError(TallystickError):
     """A sink found something wrong with its target."""
 
 
 class RowRefusedError(SinkError):
     """A row cannot be held by the format or was refused by the server."""
+
+
+class NotAllowedError(SinkError):
+    """The server does not allow this user to do that, or even to ask."""

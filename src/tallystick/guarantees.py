@@ -27,10 +27,19 @@ class SinkFacts:
 
 @dataclass(frozen=True)
 class SourceFacts:
+    """``guarantee`` is that from whoever sends to the rows of a job. ``from_receipt`` is given where it is stronger
+    from the moment of receipt, by a receiver log: a job builds on that, and what was lost before is stated."""
+
     name: str
     guarantee: Mode
     mechanism: str
     conditions: str = ""
+    from_receipt: Mode | None = None
+
+    @property
+    def kept(self) -> Mode:
+        """What holds for everything that was received."""
+        return self.from_receipt or self.guarantee
 
 
 _ORDER = (Mode.AT_MOST_ONCE, Mode.AT_LEAST_ONCE, Mode.EXACTLY_ONCE)

@@ -4,18 +4,22 @@ Armed only through the environment, when the process starts::
 
     TALLYSTICK_KILL="after-decide@3"          kill the whole job when epoch 3 reaches this point
     TALLYSTICK_KILL="after-write@3:worker"    kill only the process that reaches it (a task's worker)
+    TALLYSTICK_KILL="after-write@3:executor"  kill the executor that the task runs in, with all its workers
+    TALLYSTICK_KILL="after-write@3:worker,before-pre-commit@4:worker,after-decide@5"    each of them, in any order
 
-A worker-only kill happens once: it leaves a file behind (``TALLYSTICK_KILL_ONCE`` names it), so that the retried
-task gets through. When nothing is armed, `reach` costs one comparison.
+A kill of a worker or executor alone happens once: it leaves a line in a file (``TALLYSTICK_KILL_ONCE`` names it), so
+that the retried task gets through. When nothing is armed, `reach` costs one comparison.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import signal
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +44,18 @@ it into place; ``inside-commit`` is between the commits of two slices."""
 WORKER_POINTS = ("before-begin", "after-write", "before-pre-commit", "after-pre-commit")
 """Reached by the task that writes a slice."""
 POINTS = DRIVER_POINTS + WORKER_POINTS
+RECEIVER_POINTS = (
+    "receiver-before-append",
+    "receiver-inside-append",
+    "receiver-after-append",
+    "receiver-after-sync",
+    "receiver-before-acknowledge",
+    "receiver-after-acknowledge",
+    "receiver-new-segment",
+    "receiver-before-removal",
+    "receiver-after-removal",
+)
+"""Reached by a receiver, which has no epochs: its number counts the group commits of its run, or what is removed."""
 
 
 @dataclass(frozen=True)
@@ -49,34 +65,44 @@ class Armed:
     point: str
     epoch: int
     worker_only: bool = False
+    executor_only: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Armed:
-        match = re.fullmatch(r"(?P<point>[a-z-]+)@(?P<epoch>\d+)(?P<worker>:worker)?", text)
-        if match is None or match["point"] not in POINTS:
+        match = re.fullmatch(r"(?P<point>[a-z-]+)@(?P<epoch>\d+)(?P<whom>:worker|:executor)?", text)
+        of_executor = match is not None and match["whom"] == ":executor"
+        known = WORKER_POINTS if of_executor else POINTS + RECEIVER_POINTS
+        if match is None or match["point"] not in known:
             raise ConfigError(
-                f"{ENVIRONMENT}={text!r} is no kill point: needed POINT@EPOCH or POINT@EPOCH:worker, "
-                f"with a point of {', '.join(POINTS)}"
+                f"{ENVIRONMENT}={text!r} is no kill point: needed POINT@EPOCH or POINT@EPOCH:worker, with a point of "
+                f"{', '.join(POINTS + RECEIVER_POINTS)}; or POINT@EPOCH:executor, with a point that a worker reaches"
             )
-        return cls(match["point"], int(match["epoch"]), match["worker"] is not None)
+        return cls(match["point"], int(match["epoch"]), match["whom"] == ":worker", of_executor)
 
     def __str__(self) -> str:
-        return f"{self.point}@{self.epoch}" + (":worker" if self.worker_only else "")
+        whom = ":worker" if self.worker_only else ":executor" if self.executor_only else ""
+        return f"{self.point}@{self.epoch}{whom}"
 
 
-_armed: Armed | None = Armed.parse(os.environ[ENVIRONMENT]) if ENVIRONMENT in os.environ else None
+def parse_all(text: str) -> tuple[Armed, ...]:
+    """One or several, with commas between them."""
+    return tuple(Armed.parse(part) for part in text.split(","))
+
+
+_armed: tuple[Armed, ...] = parse_all(os.environ[ENVIRONMENT]) if ENVIRONMENT in os.environ else ()
 _driver = os.getpid()
 
 
 def reach(point: str, epoch: int) -> None:
     """Die here if this point is armed for this epoch; otherwise nothing."""
-    if _armed is not None and armed(point, epoch):
-        _die(_armed)
+    for each in _armed:
+        if (each.point, each.epoch) == (point, epoch):
+            _die(each)
 
 
 def armed(point: str, epoch: int) -> bool:
     """Whether `reach` would kill here: for a step that must be done in parts to be killed between them."""
-    return _armed is not None and _armed.point == point and _armed.epoch == epoch
+    return any((each.point, each.epoch) == (point, epoch) for each in _armed)
 
 
 def driver_is(pid: int) -> None:
@@ -86,23 +112,36 @@ def driver_is(pid: int) -> None:
 
 
 def _die(armed: Armed) -> None:
-    if armed.worker_only and not _first_time():
+    alone = armed.worker_only or armed.executor_only
+    if alone and not _first_time(armed):
         return
     print(f"tallystick: killed at {armed}", file=sys.stderr, flush=True)
-    if not armed.worker_only:
+    if armed.executor_only:
+        os.kill(_executor(), signal.SIGKILL)
+    elif not alone:
         _kill_group_of_driver()
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _first_time() -> bool:
+def _executor() -> int:
+    """The JVM of this task: it has started the daemon that has forked this worker. Linux only."""
+    status = Path(f"/proc/{os.getppid()}/status").read_text()
+    return int(re.search(r"^PPid:\s+(\d+)$", status, re.MULTILINE)[1])  # type: ignore[index]  # every process has one
+
+
+def _first_time(armed: Armed) -> bool:
     marker = os.environ.get(ONCE)
     if marker is None:
-        raise ConfigError(f"a worker-only kill needs {ONCE}, the path of a file that says that it happened")
-    try:
-        with Path(marker).open("x"):
-            return True
-    except FileExistsError:
-        return False
+        raise ConfigError(
+            f"a kill of a worker or executor alone needs {ONCE}, the path of a file that says which kills happened"
+        )
+    with Path(marker).open("a+") as happened:
+        fcntl.flock(happened, fcntl.LOCK_EX)  # of two tasks at the same point one dies
+        happened.seek(0)
+        if any(line.split()[0] == str(armed) for line in happened):
+            return False
+        happened.write(f"{armed} {time.time():.3f} {os.getpid()}\n")
+        return True
 
 
 def _kill_group_of_driver() -> None:

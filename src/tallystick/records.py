@@ -114,16 +114,24 @@ class Vote:
 
     ``committable`` names the pre-committed transaction. It is None for a slice without rows, which opens no
     transaction, and for a slice that was computed to be compared but not written.
+
+    ``refused`` are the rows among them that the target did not take and that went to the dead letters: their hashes, by
+    reason. The fingerprint counts them too.
     """
 
     sink: str
     slice: int
     fingerprint: Fingerprint
     committable: Json = None
+    refused: Mapping[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
 
     @property
     def key(self) -> tuple[str, int]:
         return (self.sink, self.slice)
+
+    @property
+    def refused_rows(self) -> int:
+        return sum(len(hashes) for hashes in self.refused.values())
 
     def to_json(self) -> Json:
         value: dict[str, Json] = {
@@ -133,6 +141,8 @@ class Vote:
         }
         if self.committable is not None:
             value["committable"] = self.committable
+        if self.refused:
+            value["refused"] = {why: [f"{one:016x}" for one in hashes] for why, hashes in self.refused.items()}
         return value
 
     @classmethod
@@ -142,6 +152,7 @@ class Vote:
             int(value["slice"]),
             Fingerprint.parse(value["fingerprint"]),
             value.get("committable"),
+            {why: tuple(int(one, 16) for one in hashes) for why, hashes in value.get("refused", {}).items()},
         )
 
 
@@ -165,10 +176,23 @@ class Parts:
 
 @dataclass(frozen=True)
 class SourceOffsets:
-    """What an epoch read: one JSON offset per source, as Spark logged it, and a hash over all of them."""
+    """What an epoch read: one JSON offset per source, as Spark logged it, and a hash over all of them.
+
+    ``rules`` are the broadcast states that it saw, by name, each with the hash of all of its rules.
+    """
 
     digest: str = ""
     offsets: tuple[Json, ...] = ()
+    rules: tuple[tuple[str, str], ...] = ()
+
+    def to_json(self) -> Json:
+        value: dict[str, Json] = {"digest": self.digest, "offsets": list(self.offsets)}
+        return {**value, "rules": dict(self.rules)} if self.rules else value
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Json]) -> SourceOffsets:
+        rules = tuple((str(name), str(digest)) for name, digest in value.get("rules", {}).items())
+        return cls(value["digest"], tuple(value["offsets"]), rules)
 
 
 @dataclass(frozen=True)
@@ -176,8 +200,8 @@ class Record:
     """One attempt's decision, as the journal keeps it.
 
     ``replaces`` is set if the votes replace expired parts of earlier attempts at the same epoch; whatever it does
-    not name stays with those earlier attempts. ``facts`` are for people (times, durations); the protocol never
-    looks at them.
+    not name stays with those earlier attempts. ``stamp_us`` is above every stamp of its rows (`sinks/stamps.py`).
+    ``facts`` are for people (times, durations); the protocol never looks at them.
     """
 
     attempt: Attempt
@@ -188,6 +212,7 @@ class Record:
     reason: str = ""
     read: SourceOffsets = SourceOffsets()
     facts: Mapping[str, Json] = field(default_factory=dict, compare=False)
+    stamp_us: int = 0
 
     def to_json(self) -> Json:
         value: dict[str, Json] = {
@@ -202,7 +227,9 @@ class Record:
         if self.reason:
             value["reason"] = self.reason
         if self.read.digest:
-            value["read"] = {"digest": self.read.digest, "offsets": list(self.read.offsets)}
+            value["read"] = self.read.to_json()
+        if self.stamp_us:
+            value["stamp_us"] = self.stamp_us
         if self.facts:
             value["facts"] = dict(self.facts)
         return value
@@ -217,7 +244,8 @@ class Record:
             votes=tuple(Vote.from_json(vote) for vote in value.get("votes", ())),
             replaces=Parts.from_json(value["replaces"]) if "replaces" in value else None,
             reason=str(value.get("reason", "")),
-            read=SourceOffsets(read["digest"], tuple(read["offsets"])) if read else SourceOffsets(),
+            read=SourceOffsets.from_json(read) if read else SourceOffsets(),
+            stamp_us=int(value.get("stamp_us", 0)),
             facts=dict(value.get("facts", {})),
         )
 
@@ -229,6 +257,15 @@ class Resolution(str, Enum):
     """Write the rows of the replay, though they differ from those that were decided on."""
     ABANDON = "abandon"
     """Accept that the expired slices are lost."""
+
+
+def refused_by_sink(votes: Iterable[Vote]) -> dict[str, int]:
+    """How many rows of an epoch each sink's target refused; sinks without any are not in it."""
+    counts: dict[str, int] = {}
+    for vote in votes:
+        if vote.refused:
+            counts[vote.sink] = counts.get(vote.sink, 0) + vote.refused_rows
+    return counts
 
 
 def totals_by_sink(votes: Sequence[Vote]) -> dict[str, Fingerprint]:

@@ -1,9 +1,11 @@
 """The job that the kill matrix kills: a running count per key, into two sinks that are decided together.
 
-Run as ``python pipeline.py MODE FOLDER EPOCHS MASTER``.
+Run as ``python pipeline.py MODE FOLDER EPOCHS MASTER``. CHECKPOINT names another place than the folder for it,
+SPARK_SETTINGS has more settings for Spark, as JSON.
 """
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +35,7 @@ def job(mode: str, folder: Path, epochs: int) -> ts.Job:
             ts.Output(ts.sinks.Files(folder / "json", format="json"), "json"),
             ts.Output(ts.sinks.Files(folder / "parquet", partition_by=["key"]), "parquet", where="key != 'k0'"),
         ],
-        checkpoint=ts.Checkpoint(folder / "checkpoint", interval="0s"),
+        checkpoint=ts.Checkpoint(os.environ.get("CHECKPOINT") or folder / "checkpoint", interval="0s"),
         guarantee=mode,
     )
 
@@ -67,5 +69,7 @@ def read_parquet(folder: Path) -> list[tuple[str, int]]:
 
 if __name__ == "__main__":
     mode, folder, epochs, master = sys.argv[1:]
-    spark = ts.session("kill-matrix", master=master, conf=SPARK, fast_start=True)
-    job(mode, Path(folder), int(epochs)).run(spark, available_now=True)
+    counting = job(mode, Path(folder), int(epochs))
+    conf = {**SPARK, **json.loads(os.environ.get("SPARK_SETTINGS", "{}"))}
+    spark = ts.session("kill-matrix", master=master, conf=conf, fast_start=True, jvm_parts=counting.jvm_parts)
+    counting.run(spark, available_now=True)

@@ -9,57 +9,34 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from killed_job import KilledJob, epochs_for, note
+from kills import KILLS
 from pipeline import expected, expected_parquet, read_json, read_parquet
 
 from tallystick.journal import Journal, audit_lines
 from tallystick.journal.posix import PosixStore
 from tallystick.killpoints import ONCE, POINTS
-from tallystick.prover import JobProcess, Tally, tally
+from tallystick.prover import Tally, tally
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 
-PIPELINE = str(Path(__file__).with_name("pipeline.py"))
-RUN_TIMEOUT_S = 240
-KILLS = {
-    "driver": (
-        "before-settle@1",
-        "before-prepare@2",
-        "after-fence@2",  # reached by the run that takes epoch 2 over: it fences the one that was just killed
-        "before-decide@3",
-        "inside-decide@4",
-        "after-decide@5",
-        "inside-commit@6",
-        "after-commit@7",
-        "before-return@8",
-    ),
-    "worker": ("before-begin@1", "after-write@2", "before-pre-commit@3", "after-pre-commit@4"),
-}
 WEAKER_MODES_KILLS = ("after-decide@1", "inside-commit@2", "before-return@3")
 
 
-def run(mode: str, folder: Path, epochs: int, kill: str | None, master: str = "local[2]", **environment: str) -> None:
-    """One run of the job; it must end as it was told to."""
-    folder.mkdir(exist_ok=True)
-    process = JobProcess([PIPELINE, mode, str(folder), str(epochs), master], folder / "log", kill, environment)
-    try:
-        ended = process.wait(RUN_TIMEOUT_S)
-    finally:
-        process.kill()
-    if kill is None or kill.endswith(":worker"):
-        assert ended.status == 0, process.tail()
-    else:
-        assert ended.killed, f"{kill} was not reached:\n{process.tail()}"
+class Matrix(KilledJob):
+    pipeline = "pipeline.py"
 
+    def __init__(self, mode: str, folder: Path, epochs: int, master: str = "local[2]") -> None:
+        super().__init__(folder)
+        self.mode, self.epochs, self.master = mode, epochs, master
 
-def epochs_for(kills: Sequence[str]) -> int:
-    """Enough epochs to reach every kill, and one that nothing disturbs."""
-    return max(int(kill.split("@")[1]) for kill in kills) + 2
+    def arguments(self) -> list[str]:
+        return [self.mode, str(self.folder), str(self.epochs), self.master]
 
 
 def killed_at_each(mode: str, folder: Path, kills: Sequence[str]) -> tuple[Tally, Tally]:
     epochs = epochs_for(kills)
-    for kill in [*kills, None]:
-        run(mode, folder, epochs, kill)
+    Matrix(mode, folder, epochs).killed_at_each(kills)
     in_json, in_parquet = (
         tally(expected(epochs), read_json(folder)),
         tally(expected_parquet(epochs), read_parquet(folder)),
@@ -75,6 +52,7 @@ def test_the_matrix_has_every_kill_point() -> None:
 @pytest.mark.parametrize("where", KILLS)
 def test_exactly_once_neither_loses_nor_repeats_at_any_point(tmp_path: Path, where: str) -> None:
     in_json, in_parquet = killed_at_each("exactly-once", tmp_path / "job", KILLS[where])
+    note(len(KILLS[where]), ["collection"], {"files": in_json + in_parquet})
     assert in_json.exact, in_json
     assert in_parquet.exact, in_parquet
     assert in_json.expected > 0
@@ -82,12 +60,14 @@ def test_exactly_once_neither_loses_nor_repeats_at_any_point(tmp_path: Path, whe
     assert_audit_agrees(tmp_path / "job", epochs_for(KILLS[where]))
 
 
+@pytest.mark.slow  # in make test the demo and the Kafka matrix show the same
 def test_at_least_once_repeats_and_never_loses(tmp_path: Path) -> None:
     in_json, in_parquet = killed_at_each("at-least-once", tmp_path / "job", WEAKER_MODES_KILLS)
     assert in_json.lost == in_json.phantom == in_parquet.lost == in_parquet.phantom == 0
     assert in_json.repeated > 0, "a test that shows no repeats proves nothing about exactly-once"
 
 
+@pytest.mark.slow
 def test_at_most_once_loses_and_never_repeats(tmp_path: Path) -> None:
     in_json, in_parquet = killed_at_each("at-most-once", tmp_path / "job", WEAKER_MODES_KILLS)
     assert in_json.repeated == in_json.phantom == in_parquet.repeated == in_parquet.phantom == 0
@@ -98,7 +78,7 @@ def test_a_killed_worker_is_retried_without_loss_or_repeat(tmp_path: Path) -> No
     """Only the Python worker dies, after it pre-committed: Spark runs the task again in the same attempt."""
     folder, epochs = tmp_path / "job", 4
     once = tmp_path / "once"
-    run("exactly-once", folder, epochs, "after-pre-commit@2:worker", master="local[2,4]", **{ONCE: str(once)})
+    Matrix("exactly-once", folder, epochs, "local[2,4]").run("after-pre-commit@2:worker", **{ONCE: str(once)})
     assert once.exists(), "no worker was killed"
     assert tally(expected(epochs), read_json(folder)).exact
     assert tally(expected_parquet(epochs), read_parquet(folder)).exact

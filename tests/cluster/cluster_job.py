@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from tallystick.errors import SinkError
 from tallystick.records import Json
 from tallystick.sinks.base import SliceContext
 from tallystick.sinks.files.transaction import Transaction
+from tallystick.sinks.refusals import Refusal
 from tallystick.spark import faststart
 
 PER_EPOCH = 60
@@ -121,17 +122,18 @@ class Witness(ts.sinks.Files):
         self.marks = folder / "marks"
         self.faults = faults
 
-    def begin_transaction(self, context: SliceContext) -> Transaction:
+    def begin_transaction(self, context: SliceContext) -> Transaction[Path]:
         self._reached("begin", context.name)
         return super().begin_transaction(context)
 
-    def write(self, transaction: Transaction, rows: pa.RecordBatch) -> None:
-        super().write(transaction, rows)
-        self._reached("written", transaction.folder.name)
+    def write(self, transaction: Transaction[Path], rows: pa.RecordBatch) -> Sequence[Refusal]:
+        refused = super().write(transaction, rows)
+        self._reached("written", transaction.place.name)
+        return refused
 
-    def pre_commit(self, transaction: Transaction) -> Json:
+    def pre_commit(self, transaction: Transaction[Path]) -> Json:
         committable = super().pre_commit(transaction)
-        self._reached("pre-committed", transaction.folder.name)
+        self._reached("pre-committed", transaction.place.name)
         return committable
 
     def _reached(self, step: str, task: str) -> None:

@@ -18,6 +18,7 @@ import pytest
 from cluster_evidence import SparkHistory, published_rows, publishers, reached, still_staged
 from cluster_job import Fault, Plan, expected
 
+from real_servers import started
 from tallystick.errors import SetupError
 from tallystick.killpoints import ONCE
 from tallystick.prover import JobProcess, tally
@@ -32,15 +33,8 @@ FAULT_TIMEOUT_S = 90
 
 @pytest.fixture(scope="module")
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    server = SparkCluster(tmp_path_factory.mktemp("spark"))
-    try:
-        server.start()
-    except SetupError as error:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(f"no Spark cluster: {error}")
-    yield server
-    server.stop()
+    with started(SparkCluster(tmp_path_factory.mktemp("spark"))) as server:
+        yield server
     assert server.executors() == []
 
 

@@ -12,6 +12,7 @@ import test_sinks
 
 from tallystick.records import Json, Outcome
 from tallystick.sinks import Files, Memory
+from tallystick.sinks.base import JobContext
 from tallystick.sinks.files.transaction import Transaction as FileTransaction
 from tallystick.sinks.memory import Transaction as MemoryTransaction
 from tallystick.testing import SinkContract
@@ -51,15 +52,15 @@ class RenamesNothing(Files):
 class KeepsRowsInMemory(Files):
     """Broken: pre-commit names the transaction, but does not make it durable."""
 
-    def pre_commit(self, transaction: FileTransaction) -> Json:
-        return {"dir": self.staging.relative(transaction.folder), "files": transaction.files()}
+    def pre_commit(self, transaction: FileTransaction[Path]) -> Json:
+        return self.committable(transaction)
 
 
 class HoldsAHandle(Files):
     """Broken: cannot be sent to an executor."""
 
-    def check(self) -> None:
-        super().check()
+    def check(self, job: JobContext) -> None:
+        super().check(job)
         self.handle = (self.path / ".handle").open("w")
 
 
@@ -102,7 +103,7 @@ def test_the_contract_convicts_broken_sinks(
     suite = contract()
     good, bad = suite.make_sink(tmp_path / "good"), broken(str(tmp_path / "bad"))
     for sink in (good, bad):
-        sink.check()
+        sink.check(JobContext())
     getattr(suite, test)(good)
     with pytest.raises(pickle.PicklingError if broken is HoldsAHandle else AssertionError):
         getattr(suite, test)(bad)

@@ -1,4 +1,4 @@
-"""One suite for every journal store: in memory, on a local disk, and on a real HDFS."""
+"""One suite for every journal store: in memory, on a local disk, on a real HDFS, and on a real S3 server."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import shutil
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,15 +15,19 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tallystick.errors import ConfigError, JournalError, SetupError
+from s3_objects import new_path
+from tallystick.errors import ConfigError, JournalError
 from tallystick.journal.hadoop import HadoopStore
 from tallystick.journal.leftovers import temporary_name
 from tallystick.journal.memory import MemoryStore
 from tallystick.journal.posix import PosixStore
+from tallystick.journal.s3 import S3Store
 from tallystick.journal.store import Store
 from tallystick.journal.stores import open_store
-from tallystick.servers import Hdfs
-from tallystick.spark.session import session
+from tallystick.s3.client import Bucket
+from tallystick.s3.place import place as place_of
+from tallystick.servers import Hdfs, S3Server, TcpProxy, Way
+from tallystick.spark.folders import S3Folder
 
 KEY = "attempts/000000000003.0000001.json"
 
@@ -34,28 +38,6 @@ class Place:
 
     open: Callable[[], Store]
     destroy: Callable[[], Any] | None = None
-
-
-@pytest.fixture(scope="module")
-def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
-    server = Hdfs(tmp_path_factory.mktemp("hdfs"))
-    try:
-        server.start()
-    except SetupError as error:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(f"no HDFS: {error}")
-    yield server
-    server.stop()
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    running = SparkSession.getActiveSession()
-    used = running or session("tallystick tests", "local[2]", {"spark.sql.shuffle.partitions": "2"}, fast_start=True)
-    yield used
-    if running is None:
-        used.stop()
 
 
 @pytest.fixture
@@ -81,9 +63,17 @@ def hadoop(hdfs: Hdfs, spark: SparkSession) -> Place:
     return Place(lambda: HadoopStore(spark, uri), destroy)
 
 
+@pytest.fixture
+def objects(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.address)
+    location = f"{new_path()}/journal"
+    return Place(lambda: S3Store(location), lambda: S3Folder(*place_of(location)).remove(last=""))
+
+
 ON_HDFS = pytest.param("hadoop", marks=pytest.mark.spark)
-everywhere = pytest.mark.parametrize("place", ["memory", "posix", ON_HDFS], indirect=True)
-on_disk = pytest.mark.parametrize("place", ["posix", ON_HDFS], indirect=True)
+everywhere = pytest.mark.parametrize("place", ["memory", "posix", "objects", ON_HDFS], indirect=True)
+on_disk = pytest.mark.parametrize("place", ["posix", "objects", ON_HDFS], indirect=True)
+with_folders = pytest.mark.parametrize("place", ["posix", ON_HDFS], indirect=True)
 
 
 @pytest.fixture
@@ -212,7 +202,7 @@ def test_a_journal_that_was_deleted_is_an_error_not_an_absence(place: Place) -> 
         assert caught.value.details["file"] in str(caught.value)
 
 
-@on_disk
+@with_folders
 def test_a_file_where_a_folder_is_needed_is_named(place: Place) -> None:
     store = place.open()
     assert store.put_if_absent("attempts", b"a file")
@@ -226,7 +216,7 @@ def test_a_file_where_a_folder_is_needed_is_named(place: Place) -> None:
             use()
 
 
-@on_disk
+@with_folders
 def test_a_folder_where_a_file_is_needed_is_named(place: Place) -> None:
     store = place.open()
     assert store.put_if_absent("attempts/x", b"")
@@ -277,7 +267,7 @@ class TestHadoop:
 
     @pytest.mark.parametrize("uri", ["s3a://bucket/journal", "abfs://box@host/journal", "file:///tmp/journal"])
     def test_schemes_without_an_atomic_rename_are_refused(self, spark: SparkSession, uri: str) -> None:
-        with pytest.raises(ConfigError, match="no atomic create"):
+        with pytest.raises(ConfigError, match=r"the journal cannot be kept at .*choose a checkpoint location on hdfs:"):
             HadoopStore(spark, uri)
 
     def test_the_location_chooses_the_store(self, spark: SparkSession, hdfs: Hdfs, tmp_path: Path) -> None:
@@ -292,12 +282,56 @@ class TestHadoop:
             spark.conf.unset("fs.defaultFS")
 
 
+class TestS3:
+    def test_a_lost_answer_is_settled_by_reading_what_is_there(
+        self, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The put got through, its answer did not, and the client does not ask again."""
+        monkeypatch.setattr("tallystick.s3.client.READ_TIMEOUT_S", 1)
+        monkeypatch.setattr("tallystick.s3.client.TRIES", 1)
+        with TcpProxy(s3.ports[0]) as proxy:
+            monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{proxy.address}")
+            store = S3Store(f"{new_path()}/journal")
+            assert store.put_if_absent("attempts/before", b"")
+            call = Bucket.call
+
+            def lose_answers(bucket: Bucket, operation: str, **told: Any) -> Any:
+                """Of puts only: the look at what is there gets through again."""
+                if operation != "put_object":
+                    proxy.heal()
+                    return call(bucket, operation, **told)
+                proxy.hold(Way.TO_CLIENT)
+                return call(bucket, operation, **told)
+
+            monkeypatch.setattr(Bucket, "call", lose_answers)
+            assert store.put_if_absent(KEY, b"mine"), "it stands there, with the name of this put"
+            assert not store.put_if_absent(KEY, b"another driver's")
+            monkeypatch.undo()
+            proxy.heal()
+            assert store.read(KEY) == b"mine"
+
+    def test_no_server_and_no_bucket_are_journal_errors(self, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", s3.address)
+        with pytest.raises(JournalError, match=r"s3a://no-such-bucket/x/attempts/.* aws s3 mb s3://no-such-bucket"):
+            S3Store("s3://no-such-bucket/x").put_if_absent(KEY, b"")
+        monkeypatch.setattr("tallystick.s3.client.TRIES", 1)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+        with pytest.raises(JournalError, match=r"could not be read.*is the store running"):
+            S3Store("s3://bucket/x").read(KEY)
+
+    @pytest.mark.parametrize("location", ["s3://bucket/a/b", "s3a://bucket/a/b", "S3://bucket/a/b/"])
+    def test_the_location_chooses_the_store(self, location: str) -> None:
+        store = open_store(location)
+        assert isinstance(store, S3Store)
+        assert store.locate("job.json") == "s3a://bucket/a/b/job.json", "where Spark puts the checkpoint"
+
+
 @pytest.mark.parametrize("location", ["file:/a/b", "file:///a/b", "/a/b", "FILE:/a/b"])
 def test_spellings_of_a_local_path(location: str) -> None:
     assert open_store(location).locate("job.json") == "/a/b/job.json"
 
 
-@pytest.mark.parametrize("location", ["file://host/a", "file:a", "hdfs://host/a", "s3a://bucket/a"])
+@pytest.mark.parametrize("location", ["file://host/a", "file:a", "hdfs://host/a", "s3a://bucket", "s3:a"])
 def test_locations_that_cannot_be_opened_here(location: str) -> None:
     with pytest.raises(ConfigError, match="needed"):
         open_store(location)

@@ -20,6 +20,7 @@ import pytest
 from tallystick.guarantees import Kind, SinkFacts
 from tallystick.records import Json, Mode, Outcome
 from tallystick.sinks import Files, IdempotentSink, Memory, SliceContext, Stdout
+from tallystick.sinks.base import JobContext
 from tallystick.sinks.staged import StagedSink, lower
 from tallystick.testing import SinkContract
 from tallystick.testing.doomed import commit_and_die
@@ -199,7 +200,7 @@ class Keyed(IdempotentSink):
     def target(self) -> str:
         return f"keyed:{self.path}"
 
-    def check(self) -> None:
+    def check(self, job: JobContext) -> None:
         self.query("create table if not exists t (id integer primary key, name text)")
 
     def apply(self, context: SliceContext, batches: Iterable[pa.RecordBatch]) -> None:
@@ -252,7 +253,7 @@ def test_a_crash_between_apply_and_its_mark(kind: str, tmp_path: Path, capfd: py
     table = tmp_path / "t.sqlite"
     doomed = lower(DyingKeyed(table) if kind == "idempotent" else DyingStdout("text"), tmp_path / "s")
     healthy = lower(Keyed(table) if kind == "idempotent" else Stdout("text"), tmp_path / "s")
-    healthy.check()
+    healthy.check(JobContext())
     committable = contract.prepare(healthy, context(), contract.rows(0, 3))
     commit_and_die(doomed, committable, tmp_path)
     assert healthy.recover_and_commit(committable) is Outcome.COMMITTED

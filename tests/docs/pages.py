@@ -15,7 +15,7 @@ from pyspark import cloudpickle
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 TOP = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
-PAGES = [*(ROOT / name for name in TOP), *sorted(DOCS.rglob("*.md"))]
+PAGES = [*(ROOT / name for name in TOP), *sorted(DOCS.rglob("*.md")), ROOT / "examples" / "README.md"]
 
 sys.path.insert(0, str(ROOT / "scripts"))
 generate_docs = import_module("generate_docs")
@@ -23,6 +23,7 @@ docs_commands = import_module("docs_commands")
 docs_facts = import_module("docs_facts")
 docs_settings = import_module("docs_settings")
 docs_tables = import_module("docs_tables")
+gather_evidence = import_module("gather_evidence")
 
 _FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 _RUN = "<!-- run -->"

@@ -18,16 +18,17 @@ from pages import (
     docs_facts,
     docs_settings,
     docs_tables,
+    gather_evidence,
     generate_docs,
     named,
 )
 
 import tallystick
-from tallystick import errors, killpoints, sinks, sources, testing
+from tallystick import errors, evidence, killpoints, sinks, sources, testing
 from tallystick.cli.guarantees import all_facts
 
 REFERENCE = "\n".join(page.read_text() for page in sorted((DOCS / "reference").glob("*.md")))
-VALUES = {"SliceContext", "OpenTransaction"}
+VALUES = {"JobContext", "OpenTransaction", "Refusal", "SliceContext"}
 """Exported for authors of sinks; nobody but the engine makes them, so their fields are no settings."""
 
 
@@ -35,6 +36,12 @@ VALUES = {"SliceContext", "OpenTransaction"}
 def test_generated_parts_are_up_to_date(page: Path) -> None:
     text = page.read_text()
     assert generate_docs.filled(text) == text, "run: make docs"
+
+
+def test_all_evidence_can_be_gathered_again() -> None:
+    known = gather_evidence.commands()
+    for name, campaign in evidence.kept().items():
+        assert campaign["command"] == known.get(name), f"run: python scripts/gather_evidence.py {name}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)

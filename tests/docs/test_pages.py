@@ -26,6 +26,10 @@ from pages import (
 from pyspark.sql import SparkSession
 
 import tallystick as ts
+from kafka_topics import make_topic, read_topic, wait_for_markers
+from real_servers import Elsewhere
+from tallystick.prover.workload import Numbered
+from tallystick.servers import Kafka
 
 HOW_TO = DOCS / "how-to"
 TESTED_ELSEWHERE = {HOW_TO / "write-your-own-sink.md"}
@@ -56,7 +60,7 @@ def test_every_page_can_be_reached_from_the_index() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_files_that_are_named_exist(page: Path) -> None:
-    for path in re.findall(r"`((?:src|tests|docs|scripts|bench)/[^`]*)`", page.read_text()):
+    for path in re.findall(r"`((?:src|tests|docs|scripts|bench|examples)/[^`]*)`", page.read_text()):
         assert "NAME" in path or (ROOT / path).exists(), path
 
 
@@ -120,8 +124,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_every_page_that_is_marked_is_run() -> None:
     marked = {page for page in PAGES if python_to_run(page)}
-    run_here = {ROOT / "README.md", *(HOW_TO / f"{name}.md" for name in ("several-sinks-in-one-epoch",))}
+    run_here = {ROOT / "README.md", HOW_TO / "several-sinks-in-one-epoch.md", HOW_TO / "keep-refused-rows.md"}
     run_here |= {HOW_TO / "choose-a-delivery-mode.md", HOW_TO / "read-the-output-with-other-tools.md"}
+    run_here |= {HOW_TO / "prove-a-job.md"}
     assert marked == run_here | TESTED_ELSEWHERE
 
 
@@ -129,10 +134,25 @@ def test_every_page_that_is_marked_is_run() -> None:
 def test_the_one_line_of_the_readme(spark: SparkSession, folder: Path) -> None:
     df = ts.sources.Collection([{"id": number} for number in range(30)], per_epoch=10).load(spark)
     out = folder / "out"
-    query = run(ROOT / "README.md", df=df, out=out, checkpoint=str(folder / "checkpoint")).query
+    query = run(ROOT / "README.md", slice(1), df=df, out=out, checkpoint=str(folder / "checkpoint")).query
     query.processAllAvailable()
     query.stop()
     assert ds.dataset(out).to_table().sort_by("id")["id"].to_pylist() == list(range(30))
+
+
+@pytest.mark.spark
+def test_the_line_of_the_readme_that_writes_to_kafka(
+    spark: SparkSession, kafka: Kafka | Elsewhere, folder: Path
+) -> None:
+    rows = [{"key": f"k{number}", "value": str(number)} for number in range(30)]
+    topic = make_topic(kafka.address)
+    given = {"df": ts.sources.Collection(rows, per_epoch=10).load(spark), "servers": kafka.address, "topic": topic}
+    query = run(ROOT / "README.md", slice(1, 2), checkpoint=str(folder / "checkpoint"), **given).query
+    query.processAllAvailable()
+    query.stop()
+    wait_for_markers(kafka.address, "tallystick")
+    found = [(record.key, record.value) for record in read_topic(kafka.address, topic)]
+    assert sorted(found) == sorted((row["key"].encode(), row["value"].encode()) for row in rows)
 
 
 @pytest.mark.spark
@@ -146,12 +166,25 @@ def test_several_sinks(spark: SparkSession, folder: Path) -> None:
 
 
 @pytest.mark.spark
+def test_refused_rows(spark: SparkSession, folder: Path) -> None:
+    run(HOW_TO / "keep-refused-rows.md", spark=spark)
+    assert ds.dataset(folder / "orders").count_rows() == 36
+
+
+@pytest.mark.spark
 def test_delivery_modes(spark: SparkSession, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run(HOW_TO / "choose-a-delivery-mode.md", spark=spark)
     printed = capfd.readouterr().out.splitlines()
     assert printed[0] == "at-least-once"
     assert '{"id":0}' in printed
     assert any(line.startswith("… and ") for line in printed)
+
+
+def test_what_a_job_file_tells_the_prover(folder: Path) -> None:
+    page = run(HOW_TO / "prove-a-job.md")
+    records = [Numbered(number, f"key_{number % 2}", number // 2) for number in range(4)]
+    assert page.job.name == "clicks"
+    assert page.prove_expected(records)[3] == {"user": "key_1", "page": "/p/3", "ms": 1}
 
 
 @pytest.mark.spark

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from real_servers import started
 from tallystick.errors import SetupError
 from tallystick.servers import Hdfs, Server
 from tallystick.servers.process import Program, ServerProcess
@@ -18,15 +19,8 @@ from tallystick.servers.process import Program, ServerProcess
 
 @pytest.fixture(scope="module")
 def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
-    server = Hdfs(tmp_path_factory.mktemp("hdfs"))
-    try:
-        server.start()
-    except SetupError as error:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(f"no HDFS: {error}")
-    yield server
-    server.stop()
+    with started(Hdfs(tmp_path_factory.mktemp("hdfs"))) as server:
+        yield server
 
 
 def web(method: str, url: str, body: bytes = b"") -> tuple[int, bytes, str]:

@@ -134,3 +134,33 @@ def test_a_clock_that_jumps_back_does_no_harm(
     starts = [record.facts["at"] for record in records]
     assert starts == sorted(starts, reverse=True), "the clock did jump back"
     assert all(record.facts["until_decision_s"] > 0 for record in records)
+
+
+def test_an_epoch_that_takes_too_long_is_cancelled_and_rolled_back(spark: SparkSession, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+
+    def steps(rows: DataFrame) -> DataFrame:
+        def wait(batches: Any) -> Any:
+            deadline = time.monotonic() + 60
+            for batch in batches:
+                while 10 in batch.column(0).to_pylist() and not gate.exists() and time.monotonic() < deadline:
+                    time.sleep(0.05)
+                yield batch
+
+        return rows.mapInArrow(wait, "id long")
+
+    def declared(timeout: str) -> ts.Job:
+        return ts.Job(
+            "slow",
+            source=ts.sources.Collection([{"id": n} for n in range(ROWS)], per_epoch=10),
+            steps=steps,
+            sink=ts.sinks.Files(tmp_path / "out"),
+            checkpoint=ts.Checkpoint(tmp_path / "checkpoint", interval="0s", timeout=timeout),
+        )
+
+    with pytest.raises(PrepareError, match=r"epoch \d was cancelled: .* timeout of 2 s"):
+        declared("2s").run(spark, available_now=True)
+    assert tally(range(len(ids(tmp_path / "out"))), ids(tmp_path / "out")).exact
+    gate.touch()
+    declared("10m").run(spark, available_now=True)
+    assert tally(range(ROWS), ids(tmp_path / "out")).exact

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -73,17 +74,19 @@ def test_the_starter_job_stops_between_two_epochs_and_goes_on(tmp_path: Path) ->
     assert tallystick("init", cwd=tmp_path).returncode == 0
     log = tmp_path / "log"
     assert run_until(log, "epoch 1 ", signal.SIGINT, tmp_path) == 0, log.read_text()
-    assert "stopped after" in log.read_text()
+    assert re.search(r"stopped after .* · lag [0-9,]+ records$", log.read_text(), re.MULTILINE), log.read_text()
     assert "Traceback" not in log.read_text()
     before = committed(tmp_path)
     assert before[:2] == [0, 1]
+    behind = json.loads(tallystick("lag", "app_pv.py", "--json", cwd=tmp_path).stdout)
+    assert (behind["epoch"], behind["sources"][0]["lag"]) == (before[-1], {"records": 10_000 - 1000 * len(before)})
 
     ran = tallystick("run", "app_pv.py:app-pv", "--available-now", "--master", "local[2]", cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout == ""
     epochs = [int(line.split()[1]) for line in ran.stderr.splitlines() if line.startswith("epoch ")]
     assert [*before, *epochs] == list(range(10))
-    assert "done after" in ran.stderr
+    assert re.search(r"done after .* · lag nothing$", ran.stderr, re.MULTILINE), ran.stderr
 
     counts = [(row["app"], row["pv"]) for row in published(tmp_path / "out")]
     assert len(counts) == len(set(counts)) == 30

@@ -6,6 +6,7 @@ log, without a crash.
 
 import shutil
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -282,3 +283,19 @@ def test_an_empty_epoch_opens_no_transaction(spark: SparkSession, tmp_path: Path
     assert len(records) == 4
     assert all(vote.committable is None for record in records for vote in record.votes)
     assert not list((tmp_path / "out").glob("*.parquet"))
+
+
+def test_a_job_that_starts_again_at_once_waits_for_its_own_lock(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits for a query's end may be quicker than the thread that lets go of its checkpoint."""
+    unlock = PosixStore.unlock
+
+    def late(store: PosixStore) -> None:
+        time.sleep(1)
+        unlock(store)
+
+    monkeypatch.setattr(PosixStore, "unlock", late)
+    run(job(tmp_path, source=numbers(20)), spark)
+    run(job(tmp_path, source=numbers(40)), spark)
+    assert tally(range(40), ids(tmp_path)).exact

@@ -17,6 +17,7 @@ from pyspark.sql import functions as f
 from tallystick.errors import RowRefusedError
 from tallystick.records import Outcome
 from tallystick.sinks import Files
+from tallystick.sinks.base import JobContext
 from tallystick.testing.sinks import context
 
 pytestmark = pytest.mark.spark
@@ -45,7 +46,7 @@ def publish(spark: SparkSession, sink: Files, schema: str = SCHEMA, rows: Any = 
     frame = spark.createDataFrame(list(rows), schema)
     columns = sink.columns(frame.schema, f.col)
     shaped = frame if columns is None else frame.select(*columns)
-    sink.check()
+    sink.check(JobContext())
     transaction = sink.begin_transaction(context())
     for batch in shaped.toArrow().to_batches():
         sink.write(transaction, batch)

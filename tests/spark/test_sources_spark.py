@@ -14,10 +14,11 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+import tallystick as ts
 from tallystick import sinks
 from tallystick.errors import ConfigError
 from tallystick.records import Attempt, Outcome
-from tallystick.sinks.base import SliceContext
+from tallystick.sinks.base import JobContext, SliceContext
 from tallystick.sources import Collection, Files
 from tallystick.spark.session import ADAPTIVE, FILE_MANAGER, LOCAL_FILE_MANAGER, LOSSY, check_session
 
@@ -164,7 +165,7 @@ def test_files_appear_once_and_staged_ones_never(spark: SparkSession, tmp_path: 
 
 def test_what_our_own_sink_has_only_prepared_is_not_read(spark: SparkSession, tmp_path: Path) -> None:
     sink = sinks.Files(tmp_path / "out")
-    sink.check()
+    sink.check(JobContext())
     prepared = []
     for slice_number in (0, 1):
         context = SliceContext("job", Attempt(0, 1), "files", slice_number, slice_number)
@@ -193,6 +194,26 @@ def test_a_line_that_cannot_be_parsed_stops_the_job(spark: SparkSession, tmp_pat
     (tmp_path / "in" / "a.csv").write_text("1\nnot a number\n")
     with pytest.raises(StreamingQueryException, match="MALFORMED_RECORD"):
         run_to_end(Files(tmp_path / "in", "csv", "id long").load(spark), tmp_path / "checkpoint")
+
+
+def test_a_line_that_cannot_be_parsed_is_kept_in_a_column_if_declared(spark: SparkSession, tmp_path: Path) -> None:
+    """Without the column its text would be gone; with it, such rows can have an output of their own."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.json").write_text('{"id": 1}\nnot a row\n')
+    permissive = {"mode": "PERMISSIVE"}
+    with pytest.raises(ConfigError, match="add the column _corrupt_record string to the schema"):
+        Files(tmp_path / "in", "json", "id long", options=permissive).load(spark)
+    rows = Files(tmp_path / "in", "json", "id long, _corrupt_record string", options=permissive).load(spark)
+    outputs = [
+        ts.Output(ts.sinks.Files(tmp_path / "good", format="json"), "good", "_corrupt_record IS NULL", ["id"]),
+        ts.Output(ts.sinks.Files(tmp_path / "bad", format="json"), "bad", "_corrupt_record IS NOT NULL"),
+    ]
+    writer = ts.write_stream(rows, outputs, checkpoint=tmp_path / "checkpoint")
+    writer.trigger(availableNow=True).start().awaitTermination()
+    found = {name: [path.read_text() for path in (tmp_path / name).glob("*.json")] for name in ("good", "bad")}
+    assert found["good"] == ['{"id":1}\n']
+    [bad] = found["bad"]
+    assert "not a row" in bad
 
 
 def test_a_folder_that_is_not_there_is_refused_before_the_start(spark: SparkSession, tmp_path: Path) -> None:

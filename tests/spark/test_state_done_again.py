@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import tallystick as ts
 from tallystick.errors import PrepareError, SinkError
 from tallystick.records import Json
 from tallystick.sinks.files.transaction import Transaction
+from tallystick.spark.session import CHANGELOG, PROVIDER
 from tallystick.spark.state import may_keep_state
 
 pytestmark = pytest.mark.spark
@@ -22,8 +24,8 @@ def refusing_epoch_1() -> type[ts.sinks.Files]:
     """Made in a function, so that it is pickled whole: workers cannot import this file."""
 
     class Refusing(ts.sinks.Files):
-        def pre_commit(self, transaction: Transaction) -> Json:
-            if transaction.folder.name.startswith(f"{1:012d}."):
+        def pre_commit(self, transaction: Transaction[Path]) -> Json:
+            if transaction.place.name.startswith(f"{1:012d}."):
                 raise SinkError("this epoch is refused")
             return super().pre_commit(transaction)
 
@@ -47,11 +49,21 @@ def sums(folder: Path, rows: int, sink: type[ts.sinks.Files], weight: int) -> ts
     )
 
 
-def test_the_state_of_an_aborted_attempt_does_not_come_back(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.fixture(params=["RocksDB", "HDFSBacked"])
+def written(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[str]:
+    """How a store calls what epoch 1 wrote."""
+    spark.conf.set(PROVIDER, f"org.apache.spark.sql.execution.streaming.state.{request.param}StateStoreProvider")
+    spark.conf.set(CHANGELOG, "true")
+    yield "2.changelog" if request.param == "RocksDB" else "2.delta"
+    spark.conf.unset(PROVIDER)
+    spark.conf.unset(CHANGELOG)
+
+
+def test_the_state_of_an_aborted_attempt_does_not_come_back(spark: SparkSession, tmp_path: Path, written: str) -> None:
     """Tasks write their state before the sink fails. The steps are corrected, and the epoch is done again."""
     with pytest.raises(PrepareError, match="epoch 1 could not be prepared: this epoch is refused"):
         sums(tmp_path, 20, refusing_epoch_1(), weight=100).run(spark, available_now=True)
-    assert list((tmp_path / "checkpoint" / "state").rglob("2.delta")), "no task wrote its state before it failed"
+    assert list((tmp_path / "checkpoint" / "state").rglob(written)), "no task wrote its state before it failed"
     sums(tmp_path, 20, ts.sinks.Files, weight=1).run(spark, available_now=True)
     sums(tmp_path, 30, ts.sinks.Files, weight=1).run(spark, available_now=True)
     files = sorted((tmp_path / "out").glob("*.json"))

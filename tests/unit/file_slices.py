@@ -10,6 +10,7 @@ import pyarrow.dataset as ds
 
 from tallystick.records import Json
 from tallystick.sinks import Files, SliceContext
+from tallystick.sinks.base import JobContext
 from tallystick.testing.sinks import context
 
 
@@ -21,7 +22,7 @@ def rows(start: int, count: int, kinds: int = 0) -> pa.RecordBatch:
 
 def made(path: Path, **settings: Any) -> Files:
     sink = Files(path, **settings)
-    sink.check()
+    sink.check(JobContext())
     return sink
 
 

@@ -7,12 +7,20 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_runner import Tally
 
 import tallystick
+from cli_runner import Tally
 from tallystick.cli.console import for_people
 
-COMMANDS = ("audit", "doctor", "explain", "guarantees", "init", "run", "transactions list", "transactions resolve")
+GROUPS = {
+    "checkpoints": ("list", "prune", "show"),
+    "savepoint": ("create", "restore"),
+    "transactions": ("list", "resolve"),
+}
+COMMANDS = (
+    *("audit", "doctor", "explain", "guarantees", "init", "run"),
+    *(f"{group} {command}" for group, commands in GROUPS.items() for command in commands),
+)
 
 
 @pytest.fixture

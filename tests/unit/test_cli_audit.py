@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cli_runner import Tally, abort, commit, finish, new_checkpoint, vote
 
+from cli_runner import Tally, abort, commit, finish, new_checkpoint, vote
 from tallystick.cli.ledger import ledger
 from tallystick.journal import Journal, Note, audit_lines, roll_up
 from tallystick.records import Attempt, Fingerprint, Mode, Parts
@@ -39,7 +39,7 @@ def test_totals_and_epochs(tally: Tally, journal: Journal, tmp_path: Path) -> No
         "attempts": 3,
         "aborted": 1,
     }
-    assert totals["by_sink"]["files"] == {"records": 17, "fingerprint": str(Fingerprint(17, 21))}
+    assert totals["by_sink"]["files"] == {"records": 17, "refused": 0, "fingerprint": str(Fingerprint(17, 21))}
     first, second = answer["epochs"]
     assert first["sinks"]["kafka"]["records"] == 7
     assert (first["settled"], second["settled"]) == (True, False)
@@ -98,7 +98,11 @@ def test_abandoned_rows_are_taken_out_once_and_the_status_is_1(tally: Tally, jou
     ran = tally("audit", tmp_path, "--json")
     assert ran.status == 1
     assert (ran.json["ok"], ran.json["losses"]) == (False, [0])
-    assert ran.json["totals"]["by_sink"]["files"] == {"records": 5, "fingerprint": str(Fingerprint(5, 7))}
+    assert ran.json["totals"]["by_sink"]["files"] == {
+        "records": 5,
+        "refused": 0,
+        "fingerprint": str(Fingerprint(5, 7)),
+    }
     assert "given up" in tally("audit", tmp_path).out
 
 

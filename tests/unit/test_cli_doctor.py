@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from cli_runner import Tally
 
+from cli_runner import Tally
 from tallystick.cli import checks
 from tallystick.spark import faststart
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cli_runner import Tally
 
-from tallystick.cli.load import load_job
+from cli_runner import Tally
+from tallystick.spark.jobfile import load_job
 
 HEAD = "import tallystick as ts\nrows = ts.sources.Collection([{'id': 1}])\n"
 

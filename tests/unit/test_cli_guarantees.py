@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from cli_runner import Tally
 
+from cli_runner import Tally
 from tallystick import sinks, sources
 from tallystick.guarantees import Kind
 from tallystick.records import Mode

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from cli_runner import Tally, abort, commit, finish, new_checkpoint, vote
 
+from cli_runner import Tally, abort, commit, finish, new_checkpoint, vote
 from tallystick.journal import Journal
 from tallystick.records import Attempt, Fingerprint, Parts, Resolution, Vote
-from tallystick.sinks import Files, SliceContext
+from tallystick.sinks import Files, JobContext, SliceContext
 
 JOB = """
 import tallystick as ts
@@ -90,7 +90,7 @@ def test_an_undecided_epoch_is_pointed_out(tally: Tally, journal: Journal, check
 
 def test_the_sinks_are_asked_with_the_job(tally: Tally, journal: Journal, checkpoint: Path, tmp_path: Path) -> None:
     sink = Files(tmp_path / "out", format="json")
-    sink.check()
+    sink.check(JobContext())
     decided = staged(sink, journal, Attempt(3, 1), 0)
     staged(sink, journal, Attempt(3, 1), 1)
     staged(sink, journal, Attempt(3, 2), 0, sealed=False)

@@ -105,7 +105,17 @@ class Driver(Coordinator):
     """One start of the job. Two slices per epoch and sink; ``meanwhile`` happens elsewhere while it prepares."""
 
     def __init__(self, world: World, patience_s: float = 300.0, mode: Mode = Mode.EXACTLY_ONCE) -> None:
-        plan = Plan("pv", "job", {}, mode, str(world.checkpoint), (), dict(world.sinks), patience_s, self.finished)
+        plan = Plan(
+            "pv",
+            "job",
+            {},
+            mode,
+            str(world.checkpoint),
+            (),
+            dict(world.sinks),
+            commit_patience_s=patience_s,
+            on_finished=self.finished,
+        )
         super().__init__(plan, Journal(world.store))
         self.world = world
         self.endings: list[str] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import shutil
@@ -13,18 +14,20 @@ import pyarrow as pa
 import pytest
 from file_slices import made, prepare, published, rows
 
+from small_disk import Disk, small_disk
 from tallystick.errors import SinkError
 from tallystick.records import Json, Outcome
 from tallystick.sinks import Files
+from tallystick.sinks.base import JobContext
 from tallystick.testing.sinks import JOB, context
 
 
 def test_check_refuses_a_file_as_target(tmp_path: Path) -> None:
     (tmp_path / "out").touch()
     with pytest.raises(SinkError, match="is a file, needed a folder"):
-        Files(tmp_path / "out").check()
+        Files(tmp_path / "out").check(JobContext())
     with pytest.raises(SinkError, match=r"cannot publish files in .*Not a directory"):
-        Files(tmp_path / "out" / "below").check()
+        Files(tmp_path / "out" / "below").check(JobContext())
 
 
 def test_check_leaves_nothing_but_the_staging_folder(tmp_path: Path) -> None:
@@ -51,50 +54,18 @@ def test_a_deleted_target_is_not_taken_for_an_expired_transaction_until_it_is_ma
     with caplog.at_level(logging.WARNING, "tallystick.sinks.files"):
         assert sink.commit(committable) is Outcome.RETRY_LATER
     assert "is the target mounted?" in caplog.text
-    sink.check()
+    sink.check(JobContext())
     assert sink.commit(committable) is Outcome.EXPIRED
     assert sink.commit(prepare(sink, rows(0, 3), where=context(generation=2))) is Outcome.COMMITTED
     assert published(tmp_path / "out") == [0, 1, 2]
 
 
-class Disk:
-    """A small file system of its own that can be filled and made read-only."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def mount(self, options: str) -> None:
-        subprocess.run(["mount", "-o", options, "-t", "tmpfs", "tmpfs", str(self.path)], check=True, timeout=30)
-
-    def remount(self, how: str) -> None:
-        subprocess.run(["mount", "-o", f"remount,{how}", str(self.path)], check=True, timeout=30)
-
-    def fill(self) -> Path:
-        ballast = self.path / ".ballast"
-        with ballast.open("wb", buffering=0) as file:
-            try:
-                while file.write(b"x" * 4096):
-                    pass
-            except OSError:
-                return ballast
-        raise AssertionError("the disk did not fill up")
-
-
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small file system needs root")
-    made_disk = Disk(tmp_path / "disk")
-    made_disk.path.mkdir()
-    try:
-        made_disk.mount("size=4m")
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"cannot mount a small file system here: {error}")
-    yield made_disk
-    held = [link for link in map(os.path.realpath, Path("/proc/self/fd").iterdir()) if link.startswith(str(tmp_path))]
-    # Lazily, because a process that is being started elsewhere may share our open files for a moment; what the sink
-    # itself leaves open is a failure.
-    subprocess.run(["umount", "--lazy", str(made_disk.path)], check=True, timeout=30)
+    with small_disk(tmp_path / "disk", "size=4m") as mounted:
+        yield mounted
+        gc.collect()  # what only the traceback of an expected error still refers to is not left open by the sink
+        held = [one for one in map(os.path.realpath, Path("/proc/self/fd").iterdir()) if one.startswith(str(tmp_path))]
     assert not held
 
 
@@ -129,7 +100,7 @@ def test_a_read_only_disk_delays_the_commit(disk: Disk, caplog: pytest.LogCaptur
     with pytest.raises(SinkError, match=r"cannot stage files in .*Read-only file system"):
         sink.begin_transaction(context(epoch=1))
     with pytest.raises(SinkError, match=r"cannot publish files in .*Read-only file system"):
-        sink.check()
+        sink.check(JobContext())
     disk.remount("rw")
     assert sink.commit(committable) is Outcome.COMMITTED
     assert published(sink.path) == [0, 1, 2]
@@ -154,4 +125,4 @@ def test_a_staging_folder_on_another_file_system_is_refused(disk: Disk, tmp_path
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / ".tallystick").symlink_to(disk.path)
     with pytest.raises(SinkError, match="on another file system"):
-        Files(tmp_path / "out").check()
+        Files(tmp_path / "out").check(JobContext())

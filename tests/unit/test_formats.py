@@ -19,9 +19,11 @@ from pyspark.sql import types as t
 from tallystick.config import duration_s
 from tallystick.errors import ConfigError, RowRefusedError
 from tallystick.sinks import Files
+from tallystick.sinks.base import JobContext
 from tallystick.sinks.files.formats import FORMATS, LinesFile, OrcFile, ParquetFile, lines
 from tallystick.sinks.files.partitions import NULL_NAME, escape, folder_of, split
 from tallystick.sinks.files.shape import header_line
+from tallystick.sinks.filesystem import Posix
 from tallystick.testing.sinks import context
 
 TEXTS = st.lists(st.none() | st.text(st.characters(codec="utf-8"), max_size=5), max_size=20)
@@ -49,7 +51,7 @@ def test_lines_are_exactly_the_values_of_a_window(
 def test_lines_go_through_every_compression(compression: str, decompress: Any, tmp_path: Path) -> None:
     codec, suffix = FORMATS["json"].compressions[compression]
     path = tmp_path / f"x{suffix}"
-    writer = LinesFile(path, codec, header="h", breakable=True)
+    writer = LinesFile(Posix().create(path), codec, header="h", breakable=True)
     writer.write(pa.RecordBatch.from_pydict({"v": ["a", "b"]}))
     writer.write(pa.RecordBatch.from_pydict({"v": ["c"]}))
     writer.close()
@@ -58,7 +60,7 @@ def test_lines_go_through_every_compression(compression: str, decompress: Any, t
 
 @pytest.mark.parametrize("text", ["a\nb", "a\rb"])
 def test_a_text_row_with_a_line_break_is_refused(text: str, tmp_path: Path) -> None:
-    writer = LinesFile(tmp_path / "x", None, header=None, breakable=False)
+    writer = LinesFile(Posix().create(tmp_path / "x"), None, header=None, breakable=False)
     with pytest.raises(RowRefusedError, match="'v' has a line break"):
         writer.write(pa.RecordBatch.from_pydict({"v": ["fine", None, text]}))
     writer.discard()
@@ -67,7 +69,8 @@ def test_a_text_row_with_a_line_break_is_refused(text: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("compression", FORMATS["parquet"].compressions)
 def test_parquet_in_every_compression(compression: str, tmp_path: Path) -> None:
     batch = pa.RecordBatch.from_pydict({"id": list(range(100))})
-    writer = ParquetFile(tmp_path / "x", batch.schema, FORMATS["parquet"].compressions[compression][0], 1 << 20)
+    codec = FORMATS["parquet"].compressions[compression][0]
+    writer = ParquetFile(Posix().create(tmp_path / "x"), batch.schema, codec, 1 << 20)
     writer.write(batch)
     writer.close()
     column = pq.ParquetFile(tmp_path / "x").metadata.row_group(0).column(0)
@@ -79,7 +82,7 @@ def test_parquet_in_every_compression(compression: str, tmp_path: Path) -> None:
 def test_orc_in_every_compression(compression: str, tmp_path: Path) -> None:
     batch = pa.RecordBatch.from_pydict({"id": list(range(100))})
     codec = FORMATS["orc"].compressions[compression][0]
-    writer = OrcFile(tmp_path / "x", codec, 1 << 20)
+    writer = OrcFile(Posix().create(tmp_path / "x"), codec, 1 << 20)
     writer.write(batch)
     writer.close()
     file = orc.ORCFile(tmp_path / "x")
@@ -88,7 +91,7 @@ def test_orc_in_every_compression(compression: str, tmp_path: Path) -> None:
 
 def test_parquet_keeps_a_bounded_buffer_and_makes_row_groups_of_it(tmp_path: Path) -> None:
     batch = pa.RecordBatch.from_pydict({"id": pa.array(range(1000), pa.int64())})
-    writer = ParquetFile(tmp_path / "x", batch.schema, "snappy", group_bytes=4 * batch.nbytes)
+    writer = ParquetFile(Posix().create(tmp_path / "x"), batch.schema, "snappy", group_bytes=4 * batch.nbytes)
     most = 0
     for _ in range(10):
         writer.write(batch)
@@ -101,7 +104,7 @@ def test_parquet_keeps_a_bounded_buffer_and_makes_row_groups_of_it(tmp_path: Pat
 
 def test_nanoseconds_that_would_be_lost_are_refused(tmp_path: Path) -> None:
     sink = Files(tmp_path)
-    sink.check()
+    sink.check(JobContext())
     transaction = sink.begin_transaction(context())
     sink.write(transaction, pa.RecordBatch.from_pydict({"at": pa.array([1], pa.timestamp("ns"))}))
     with pytest.raises(RowRefusedError, match="lose data"):

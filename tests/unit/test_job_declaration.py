@@ -74,6 +74,17 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"sink": [ts.Output(ts.sinks.Files("a"), "x"), ts.Output(ts.sinks.Files("b"), "x")]},
         "two outputs are called 'x': each needs a name of its own",
     ),
+    "dead letters that are no sink": ({"dead_letters": "bad"}, "dead_letters needs a sink such as .*, found str"),
+    "dead letters where rows go": (
+        {"sink": ts.sinks.Files("a"), "dead_letters": ts.sinks.Files("a")},
+        r"dead_letters is file:.*/a, where another output writes",
+    ),
+    "dead letters as csv": ({"dead_letters": ts.sinks.Files("bad", format="csv")}, "use parquet, orc or json"),
+    "an output called dead-letters": (
+        {"sink": ts.Output(ts.sinks.Files("out"), "dead-letters"), "dead_letters": ts.sinks.Files("bad")},
+        "which is the name of the one for refused rows: rename it",
+    ),
+    "dead letters that may repeat": ({"dead_letters": ts.sinks.Stdout()}, "the sink dead-letters is at-least-once"),
     "two outputs to one target": (
         {"sink": [ts.sinks.Files("a"), ts.Output(ts.sinks.Files("a"), "other")]},
         r"two outputs write to file:.*/a.*give each a target of its own",

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tallystick.errors import SetupError
+from tallystick.jvm import __main__ as ahead
 from tallystick.jvm import cache_folder, find_java, resolve
 from tallystick.jvm.resolver import IVY_FILE
 
@@ -135,3 +136,15 @@ def test_the_connector_is_that_of_the_installed_spark() -> None:
 
     revisions = {part.attrib["name"]: part.attrib["rev"] for part in ElementTree.parse(IVY_FILE).iter("dependency")}
     assert revisions["spark-sql-kafka-0-10_2.13"] == pyspark.__version__
+
+
+def test_parts_can_be_fetched_ahead(fetched: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    ivy_file, cache = fetched
+    assert ahead.main([], ivy_file, cache) == 0
+    assert capsys.readouterr().out == f"tiny: 1 jars, 0 MB, in {cache / 'jvm' / 'tiny'}\n"
+    assert ahead.main(["tiny", "nonsense"], ivy_file, cache) == 2
+    assert capsys.readouterr().err == "there is no part nonsense: needed one of tiny\n"
+
+
+def test_ahead_means_everything_that_the_tests_need() -> None:
+    assert set(ahead.parts()) >= {"kafka", "spark-kafka", "hdfs", "cassandra", "opensearch"}

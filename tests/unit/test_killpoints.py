@@ -14,7 +14,7 @@ import pytest
 import tallystick
 from tallystick import killpoints
 from tallystick.errors import ConfigError
-from tallystick.killpoints import DRIVER_POINTS, POINTS, WORKER_POINTS, Armed
+from tallystick.killpoints import DRIVER_POINTS, POINTS, RECEIVER_POINTS, WORKER_POINTS, Armed
 
 REACH = "from tallystick import killpoints; killpoints.reach('after-decide', 3); print('survived')"
 
@@ -34,9 +34,16 @@ def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("worker_only", [False, True])
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", [*POINTS, *RECEIVER_POINTS])
 def test_what_is_armed_prints_and_parses(point: str, worker_only: bool) -> None:
     armed = Armed(point, 12, worker_only)
+    assert Armed.parse(str(armed)) == armed
+
+
+@pytest.mark.parametrize("point", WORKER_POINTS)
+def test_an_executor_dies_at_points_of_its_workers(point: str) -> None:
+    armed = Armed(point, 12, executor_only=True)
+    assert str(armed) == f"{point}@12:executor"
     assert Armed.parse(str(armed)) == armed
 
 
@@ -44,6 +51,7 @@ def test_what_is_armed_prints_and_parses(point: str, worker_only: bool) -> None:
     "text",
     [
         "",
+        "after-decide@3:executor",
         "after-decide",
         "after-decide@",
         "@3",
@@ -73,11 +81,11 @@ def test_every_point_is_reached_somewhere_and_nothing_else_is() -> None:
     sources = [path.read_text() for path in package.rglob("*.py") if path.name != "killpoints.py"]
     calls = [call for text in sources for call in re.findall(r"\b(?:reach|armed)\(([^\n]*)", text)]
     named = {name for call in calls for name in re.findall(r'"([a-z]+(?:-[a-z]+)+)"', call)}
-    assert named == set(POINTS)
+    assert named == {*POINTS, *RECEIVER_POINTS}
 
 
 def test_nothing_armed_nothing_happens() -> None:
-    assert killpoints._armed is None, "the tests themselves run with nothing armed"
+    assert killpoints._armed == (), "the tests themselves run with nothing armed"
     for point in POINTS:
         killpoints.reach(point, 0)
         assert not killpoints.armed(point, 0)
@@ -123,10 +131,22 @@ def test_a_worker_is_killed_once(tmp_path: Path) -> None:
     assert (second.returncode, second.stdout.strip()) == (0, "survived")
 
 
+def test_several_can_be_armed_and_each_kills_once(tmp_path: Path) -> None:
+    happened = tmp_path / "once"
+    settings = {
+        "TALLYSTICK_KILL": "before-begin@1:worker,after-decide@3:worker,after-decide@3",
+        "TALLYSTICK_KILL_ONCE": str(happened),
+    }
+    first, second = run(REACH, **settings), run(REACH, **settings)
+    assert first.stderr.strip() == "tallystick: killed at after-decide@3:worker"
+    assert second.stderr.strip() == "tallystick: killed at after-decide@3"
+    assert [line.split()[0] for line in happened.read_text().splitlines()] == ["after-decide@3:worker"]
+
+
 def test_a_worker_that_is_to_die_needs_a_marker() -> None:
     ended = run(REACH, TALLYSTICK_KILL="after-decide@3:worker")
     assert ended.returncode == 1
-    assert "a worker-only kill needs TALLYSTICK_KILL_ONCE" in ended.stderr
+    assert "a kill of a worker or executor alone needs TALLYSTICK_KILL_ONCE" in ended.stderr
 
 
 WORKER_OF_A_JOB = """
@@ -153,3 +173,26 @@ def test_a_worker_only_kill_spares_the_driver(tmp_path: Path) -> None:
     settings = {"TALLYSTICK_KILL": "after-write@1:worker", "TALLYSTICK_KILL_ONCE": str(tmp_path / "once")}
     ended = run(WORKER_OF_A_JOB, **settings)
     assert ended.stdout.strip() == f"the driver lives on after {-signal.SIGKILL}"
+
+
+EXECUTOR_OF_A_JOB = """
+import subprocess, sys
+worker = "from tallystick import killpoints; killpoints.reach('after-write', 1); print('survived', flush=True)"
+daemon = f'''
+import subprocess, sys, time
+for _ in range(2):
+    ended = subprocess.run([sys.executable, "-c", {worker!r}]).returncode
+    print("a worker ended with", ended, flush=True)
+'''
+subprocess.run([sys.executable, "-c", daemon])
+print("the executor lives on")
+"""
+
+
+def test_an_executor_dies_with_the_worker_that_reaches_the_point_and_once(tmp_path: Path) -> None:
+    settings = {"TALLYSTICK_KILL": "after-write@1:executor", "TALLYSTICK_KILL_ONCE": str(tmp_path / "once")}
+    ended = run(EXECUTOR_OF_A_JOB, **settings)
+    assert ended.returncode == -signal.SIGKILL, "the process that started the worker's parent"
+    said = [f"a worker ended with {-signal.SIGKILL}", "survived", "a worker ended with 0"]
+    assert ended.stdout.splitlines() == said
+    assert (tmp_path / "once").read_text().startswith("after-write@1:executor ")

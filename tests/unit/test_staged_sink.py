@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,12 +11,12 @@ import pytest
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from tallystick.errors import ConfigError, RowRefusedError, SinkError
+from tallystick.errors import CommitRefusedError, ConfigError, RowRefusedError, SinkError
 from tallystick.guarantees import Kind, SinkFacts
 from tallystick.records import Json, Mode, Outcome
 from tallystick.sinks import Memory, PlainSink, Sink, SliceContext, Stdout
-from tallystick.sinks.staged import StagedSink, lower
-from tallystick.testing.sinks import context
+from tallystick.sinks.staged import Answer, StagedSink, lower
+from tallystick.testing.sinks import JOB, context
 
 
 class Recorder(PlainSink):
@@ -99,6 +100,60 @@ def test_failures_are_answered_and_the_rows_wait(
     assert sink.commit(committable) is Outcome.COMMITTED
     assert sink.commit(committable) is Outcome.ALREADY_COMMITTED
     assert len(recorder.applied) == 1
+
+
+class Picky(Recorder):
+    def screen(self, context: SliceContext, rows: pa.RecordBatch) -> None:
+        if 2 in rows.column("id").to_pylist():
+            raise RowRefusedError(f"slice {context.slice} has a 2")
+
+
+def test_rows_are_screened_before_they_are_staged(tmp_path: Path) -> None:
+    sink = staged(Picky(), tmp_path)
+    transaction = sink.begin_transaction(context(slice_=3))
+    sink.write(transaction, ROWS.slice(0, 1))
+    with pytest.raises(RowRefusedError, match="slice 3 has a 2"):
+        sink.write(transaction, ROWS)
+    sink.rollback(transaction)
+    assert list(sink.open_transactions(JOB)) == []
+
+
+def test_a_refusal_is_told_in_the_words_of_the_server_and_the_others_are_applied(tmp_path: Path) -> None:
+    recorder = Recorder(RowRefusedError("no such column"))
+    sink = staged(recorder, tmp_path)
+    committables = [prepare(sink, ROWS)]
+    other = sink.begin_transaction(context(epoch=2, slice_=4))
+    sink.write(other, ROWS)
+    committables.append(sink.pre_commit(other))
+    with pytest.raises(CommitRefusedError, match=r"recorder refuses rows .*: no such column\. nothing was dropped"):
+        sink.commit_all(committables, recovering=False)
+    assert [slice_.slice for slice_, _ in recorder.applied] == [4]
+    assert sink.commit_all(committables, recovering=True) == [Outcome.COMMITTED, Outcome.ALREADY_COMMITTED]
+
+
+def test_executors_are_asked_if_there_is_a_way_to_them(tmp_path: Path) -> None:
+    """The way is the driver's: it does not travel."""
+    sink = staged(Recorder(), tmp_path)
+    asked: list[Json] = []
+
+    def executors(staged: StagedSink, committables: Sequence[Json]) -> list[Answer]:
+        asked.extend(committables)
+        return [staged.apply_one(committable) for committable in committables]
+
+    sink.executors = executors
+    committable = prepare(sink, ROWS)
+    assert sink.commit_all([committable], recovering=False) == [Outcome.COMMITTED]
+    assert asked == [committable]
+    assert sink.__getstate__()["executors"] is None
+
+
+def test_the_stamp_travels_with_the_decision(tmp_path: Path) -> None:
+    recorder = Recorder()
+    sink = staged(recorder, tmp_path)
+    transaction = sink.begin_transaction(replace(context(), stamp_us=7))
+    sink.write(transaction, ROWS)
+    assert sink.commit(sink.pre_commit(transaction)) is Outcome.COMMITTED
+    assert recorder.applied[0][0].stamp_us == 7
 
 
 def test_a_defect_of_the_sink_escapes_and_loses_nothing(tmp_path: Path) -> None:

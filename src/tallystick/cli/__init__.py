@@ -12,7 +12,22 @@ from typing import Annotated
 
 import typer
 
-from tallystick.cli import audit, demo, doctor, explain, guarantees, init, run, transactions
+from tallystick.cli import (
+    audit,
+    checkpoints,
+    demo,
+    doctor,
+    explain,
+    guarantees,
+    init,
+    lag,
+    prove,
+    receiver,
+    run,
+    savepoint,
+    servers,
+    transactions,
+)
 from tallystick.cli.failures import report
 from tallystick.cli.options import HELP
 
@@ -32,8 +47,14 @@ app.command("init", epilog=init.EXAMPLES)(init.init)
 app.command("run", epilog=run.EXAMPLES)(run.run)
 app.command("explain", epilog=explain.EXAMPLES)(explain.explain)
 app.command("guarantees", epilog=guarantees.EXAMPLES)(guarantees.guarantees)
+app.command("prove", epilog=prove.EXAMPLES)(prove.prove)
+app.command("lag", epilog=lag.EXAMPLES)(lag.lag)
+app.add_typer(checkpoints.app, name="checkpoints")
+app.add_typer(savepoint.app, name="savepoint")
 app.add_typer(transactions.app, name="transactions")
 app.command("audit", epilog=audit.EXAMPLES)(audit.audit)
+app.add_typer(receiver.app, name="receiver")
+app.add_typer(servers.app, name="servers")
 app.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)
 
 

@@ -105,12 +105,17 @@ def _row(opened: Opened, epoch: Epoch) -> tuple[str, ...]:
     return (
         f"{epoch.epoch}",
         "\n".join(name for name, _ in sinks),
-        "\n".join(f"{total.rows:,}" for _, total in sinks) or "0",
+        "\n".join(f"{total.rows:,}{_refused(epoch.refused.get(name, 0))}" for name, total in sinks) or "0",
         "\n".join(f"{total.hash:016x}" for _, total in sinks),
         _state(opened, epoch),
         f"{epoch.attempts}",
         for_people(took) if isinstance(took, int | float) else "",
     )
+
+
+def _refused(count: int) -> str:
+    """Of these so many are not there: they are among the dead letters."""
+    return f" [yellow]({count:,} refused)[/]" if count else ""
 
 
 def _state(opened: Opened, epoch: Epoch) -> str:
@@ -141,7 +146,8 @@ def _show_totals(console: Console, opened: Opened, found: Ledger) -> None:
         f"{counted(totals['epochs'], 'epoch')}, {counted(totals['attempts'], 'attempt')}, {totals['aborted']} aborted"
     )
     for name, total in found.by_sink.items():
-        console.print(f"  {name}: {counted(total.rows, 'record')}, fingerprint {total}")
+        refused = _refused(found.refused_by_sink.get(name, 0))
+        console.print(f"  {name}: {counted(total.rows, 'record')}{refused}, fingerprint {total}")
     if found.losses:
         listed = ", ".join(str(epoch) for epoch in found.losses)
         console.print(f"[bold red]rows were given up in epoch {listed}[/]: tallystick transactions resolve --abandon")

@@ -20,7 +20,7 @@ EXAMPLES = "Examples: tallystick explain app_pv.py · tallystick explain jobs.py
 
 def explain(job: JobFile, as_json: AsJson = False, debug: Debug = False) -> None:
     """Show what a job promises end to end, part by part, and why. Exit status 1 if the promise cannot hold."""
-    from tallystick.cli.load import load_job
+    from tallystick.spark.jobfile import load_job
 
     try:
         found = load_job(job)

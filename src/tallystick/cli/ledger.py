@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from tallystick.records import HASH_MASK, Decision, Fingerprint, Json, Vote, totals_by_sink
+from tallystick.records import HASH_MASK, Decision, Fingerprint, Json, Vote, refused_by_sink, totals_by_sink
 
 LOSS = "abandoned"
 """The one finding that means loss in a job that promised none."""
@@ -24,7 +24,10 @@ LOSS = "abandoned"
 
 @dataclass
 class Epoch:
-    """All that is known of one epoch. ``decision`` is None if only notes about it are left."""
+    """All that is known of one epoch. ``decision`` is None if only notes about it are left.
+
+    ``refused`` are rows of a sink that are not there but among the dead letters: its total counts them too.
+    """
 
     epoch: int
     decision: str | None = None
@@ -35,13 +38,14 @@ class Epoch:
     verified: int = 0
     rewritten: int = 0
     sinks: dict[str, Fingerprint] = field(default_factory=dict)
+    refused: dict[str, int] = field(default_factory=dict)
     reasons: list[str] = field(default_factory=list)
     notes: list[Json] = field(default_factory=list)
     facts: Mapping[str, Json] = field(default_factory=dict)
 
     @property
     def records(self) -> int:
-        return sum(total.rows for total in self.sinks.values())
+        return sum(total.rows for total in self.sinks.values()) - sum(self.refused.values())
 
     def to_json(self) -> Json:
         return {
@@ -50,7 +54,10 @@ class Epoch:
             "mode": self.mode,
             "generation": self.generation,
             "records": self.records,
-            "sinks": {name: _total_json(total) for name, total in sorted(self.sinks.items())},
+            "refused": sum(self.refused.values()),
+            "sinks": {
+                name: _total_json(total, self.refused.get(name, 0)) for name, total in sorted(self.sinks.items())
+            },
             "attempts": self.attempts,
             "aborted": self.aborted,
             "verified": self.verified,
@@ -74,18 +81,28 @@ class Ledger:
         return dict(sorted(totals.items()))
 
     @property
+    def refused_by_sink(self) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        for epoch in self.epochs:
+            for name, count in epoch.refused.items():
+                counts[name] = counts.get(name, 0) + count
+        return counts
+
+    @property
     def losses(self) -> tuple[int, ...]:
         """Epochs with rows that were decided on and given up."""
         return tuple(epoch.epoch for epoch in self.epochs if any(note["kind"] == LOSS for note in epoch.notes))
 
     def totals_json(self) -> Json:
         decided = [epoch for epoch in self.epochs if epoch.decision == Decision.COMMIT.value]
+        refused = self.refused_by_sink
         return {
             "epochs": len(decided),
             "records": sum(epoch.records for epoch in self.epochs),
+            "refused": sum(refused.values()),
             "attempts": sum(epoch.attempts for epoch in self.epochs),
             "aborted": sum(epoch.aborted for epoch in self.epochs),
-            "by_sink": {name: _total_json(total) for name, total in self.by_sink.items()},
+            "by_sink": {name: _total_json(total, refused.get(name, 0)) for name, total in self.by_sink.items()},
         }
 
 
@@ -118,7 +135,7 @@ def _add_decision(epoch: Epoch, line: Json) -> None:
         if epoch.decision == Decision.COMMIT.value:
             epoch.notes.append({"kind": "done again", "generation": line["generation"], "details": {}})
         epoch.decision, epoch.mode, epoch.generation = Decision.COMMIT.value, line["mode"], line["generation"]
-        epoch.sinks, epoch.facts = sinks, line.get("facts", {})
+        epoch.sinks, epoch.facts, epoch.refused = sinks, line.get("facts", {}), dict(line.get("refused", {}))
     elif not replaces["sinks"] and not replaces["slices"]:
         epoch.verified += 1
     else:
@@ -131,7 +148,8 @@ def _heed_notes(epoch: Epoch) -> None:
     lost: dict[tuple[str, int], Vote] = {}
     for note in epoch.notes:
         if note["kind"] == "delivered":
-            epoch.sinks = totals_by_sink([Vote.from_json(vote) for vote in note["details"]["votes"]])
+            votes = [Vote.from_json(vote) for vote in note["details"]["votes"]]
+            epoch.sinks, epoch.refused = totals_by_sink(votes), refused_by_sink(votes)
         elif note["kind"] == LOSS:
             lost |= {vote.key: vote for vote in map(Vote.from_json, note["details"]["votes"])}
     for name, part in totals_by_sink(list(lost.values())).items():
@@ -142,5 +160,5 @@ def _minus(total: Fingerprint, part: Fingerprint) -> Fingerprint:
     return Fingerprint(max(0, total.rows - part.rows), (total.hash - part.hash) & HASH_MASK)
 
 
-def _total_json(total: Fingerprint) -> Json:
-    return {"records": total.rows, "fingerprint": str(total)}
+def _total_json(total: Fingerprint, refused: int) -> Json:
+    return {"records": total.rows, "refused": refused, "fingerprint": str(total)}

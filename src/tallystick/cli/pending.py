@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -52,9 +53,8 @@ def pending(opened: Opened, job: Job | None) -> list[Pending]:
     decisions = {record.attempt: record.decision for record in records}
     for name, sink in lowered_sinks(opened, job).items():
         for found in sink.open_transactions(opened.owner.id):
-            decided = in_doubt.get((name, found.name))
-            known = decisions.get(found.attempt)
-            in_doubt[name, found.name] = _held(name, found, decided, known)
+            key = _key(name, found.committable if found.committable is not None else found.name)
+            in_doubt[key] = _held(name, found, in_doubt.get(key), decisions.get(found.attempt))
     return sorted(in_doubt.values(), key=_order)
 
 
@@ -71,7 +71,7 @@ def lowered_sinks(opened: Opened, job: Job) -> dict[str, TransactionalSink[Any]]
         )
     local = local_path(opened.location)
     sinks: dict[str, TransactionalSink[Any]] = {}
-    for output in job.outputs:
+    for output in job.participants:
         if isinstance(output.sink, TransactionalSink):
             sinks[output.name] = output.sink
         elif local is not None:
@@ -90,7 +90,7 @@ def _in_doubt(opened: Opened, records: Iterable[Record]) -> dict[tuple[str, str]
         for record in attempts:
             for vote in record.votes:
                 if vote in standing and vote.committable is not None:
-                    found[vote.sink, _name(vote)] = _decided(record, vote)
+                    found[_key(vote.sink, vote.committable)] = _decided(record, vote)
     return found
 
 
@@ -98,7 +98,7 @@ def _decided(record: Record, vote: Vote) -> Pending:
     at = record.facts.get("at")
     age_s = max(0.0, time.time() - at) if isinstance(at, int | float) else None
     decision = record.decision.value
-    return _pending(vote.sink, _name(vote), IN_DOUBT, record.attempt, age_s, vote.slice, decision)
+    return _pending(vote.sink, name_of(vote), IN_DOUBT, record.attempt, age_s, vote.slice, decision)
 
 
 def _held(sink: str, found: OpenTransaction, decided: Pending | None, known: Decision | None) -> Pending:
@@ -113,11 +113,16 @@ def _pending(
     return Pending(sink, name, state, attempt.epoch, attempt.generation, age_s, slice_, decision)
 
 
-def _name(vote: Vote) -> str:
-    """What the sink calls the transaction, if its committable tells."""
+def name_of(vote: Vote) -> str:
+    """What the sink calls the transaction, if its committable tells: a name, or the last part of a folder."""
     named = vote.committable if isinstance(vote.committable, dict) else {}
-    return str(named.get("name") or named.get("dir", "")).rpartition("/")[2] or f"slice-{vote.slice}"
+    return str(named.get("name") or str(named.get("dir", "")).rpartition("/")[2] or f"slice-{vote.slice}")
 
 
-def _order(entry: Pending) -> tuple[int, int, str, str]:
-    return (entry.epoch, entry.generation, entry.sink, entry.name)
+def _key(sink: str, committable: Json) -> tuple[str, str]:
+    """One transaction is one committable, wherever it was found: names are for people."""
+    return sink, json.dumps(committable, sort_keys=True)
+
+
+def _order(entry: Pending) -> tuple[int, int, str, int, str]:
+    return (entry.epoch, entry.generation, entry.sink, -1 if entry.slice is None else entry.slice, entry.name)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Annotated
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,13 +16,20 @@ from tallystick.cli.options import Debug, JobFile
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tallystick.cli.progress import EpochLines
+    from tallystick.cli.supervisor import Line
+    from tallystick.protocol import Finished
+    from tallystick.records import Attempt
     from tallystick.spark.job import Job
+    from tallystick.spark.lag import Watch
 
 EXAMPLES = (
     "Examples: tallystick run app_pv.py --available-now · tallystick run jobs.py:orders --master 'local[2]' · "
     "tallystick run jobs.py:orders --master spark://host:7077"
 )
 INTERRUPTED = 130
+LAG_PATIENCE_S = 3.0
+_PY4J_FAREWELLS = ("KeyboardInterrupt while sending command", "Exception while sending command")
 
 
 def run(
@@ -36,19 +46,33 @@ def run(
             "\\[default: fast start with --available-now on this machine].",
         ),
     ] = None,
+    standby: Annotated[
+        bool, typer.Option("--standby", help="Wait, with Spark ready, until nobody else runs the job; then take over.")
+    ] = False,
     debug: Debug = False,
 ) -> None:
     """Run a job. Each finished epoch is a line on standard error; Ctrl-C stops after the running epoch.
 
-    A job that was killed goes on where it stopped: run it again. Exit status 0 if it came to its end or was stopped.
+    A job that was killed goes on where it stopped: run it again. With a restart strategy this command does so by
+    itself: it watches over the driver, a process of its own. Exit status 0 if it came to its end or was stopped.
     """
-    from tallystick.cli.failures import in_user_file, passes_through
-    from tallystick.cli.load import load_job, parse
-    from tallystick.errors import TallystickError
+    from tallystick.cli.failures import report
+    from tallystick.cli.supervisor import DRIVER_LOST, Line, supervise, wanted
+    from tallystick.errors import DriverLostError, TallystickError
+    from tallystick.spark.jobfile import in_user_file, load_job, parse, passes_through
 
+    how = _How(available_now, master, fast_start, standby, debug)
     found = load_job(job)
+    if wanted(found):
+        raise typer.Exit(supervise(found, how.typed(job)))
+    line = Line()
     try:
-        interrupted = _run(found, available_now, master, fast_start, debug)
+        interrupted = _run(found, line, how)
+    except DriverLostError as lost:
+        if not line.held:
+            raise
+        report(lost)
+        raise typer.Exit(DRIVER_LOST) from None
     except TallystickError:
         raise
     except KeyboardInterrupt:
@@ -63,38 +87,92 @@ def run(
         raise typer.Exit(INTERRUPTED)
 
 
-def _run(job: Job, available_now: bool, master: str | None, fast_start: bool | None, debug: bool) -> bool:
+@dataclass(frozen=True)
+class _How:
+    """The options, as they were typed."""
+
+    available_now: bool
+    master: str | None
+    fast_start: bool | None
+    standby: bool
+    debug: bool
+
+    def typed(self, job: str) -> list[str]:
+        """The same command again, for the driver's process."""
+        flags = {
+            "--available-now": self.available_now,
+            "--fast-start": self.fast_start is True,
+            "--full-speed": self.fast_start is False,
+            "--standby": self.standby,
+            "--debug": self.debug,
+        }
+        given = ["run", job, *(flag for flag, is_given in flags.items() if is_given)]
+        return [*given, "--master", self.master] if self.master is not None else given
+
+
+def _run(job: Job, line: Line, how: _How) -> bool:
     """True if somebody stopped it."""
     from tallystick.cli.progress import EpochLines
     from tallystick.cli.stopping import Stopper, in_thread
+    from tallystick.spark.lag import Watch
 
     console = err()
     stopping = f"job {job.name}: stopping after the running epoch; Ctrl-C again stops at once"
     with EpochLines(console) as lines, Stopper(lambda: lines.say("stopping", stopping)) as stopper:
         console.print(f"job {job.name}: starting Spark", soft_wrap=True)
-        spark = in_thread(lambda: _session(job, available_now, master, fast_start, debug))
+        spark = in_thread(lambda: _session(job, how))
         try:
             stopper.watch(spark)
             guarantee = job.explanation.guarantee.value
             lines.say("running", f"job {job.name}: {guarantee}, checkpoint {job.checkpoint.uri}")
-            job.run(spark, available_now=available_now, on_finished=lines.finished)
+            line.watch()
+            with Watch(job, spark) as watch:
+                job.run(
+                    spark,
+                    available_now=how.available_now,
+                    on_finished=_told(lines, watch, line),
+                    standby=how.standby,
+                    on_standby=lambda text: lines.say("standby", f"job {job.name}: {text}"),
+                )
+                lines.lags = watch.last(LAG_PATIENCE_S)
         finally:
             stopper.finish()
-            spark.stop()
+            _stop(spark)
     ending = "stopped" if stopper.asked else "done"
-    console.print(f"job {job.name}: {ending} after {lines.summary()}", soft_wrap=True)
+    console.print(f"job {job.name}: {ending} after {lines.summary()}{lines.lag()}", soft_wrap=True)
     return stopper.asked
 
 
-def _session(job: Job, available_now: bool, master: str | None, fast_start: bool | None, debug: bool) -> SparkSession:
+def _told(lines: EpochLines, watch: Watch, line: Line) -> Callable[[Attempt, Finished], None]:
+    """Inside the epoch: the lag in its line is what was found last, because nobody waits for it."""
+
+    def finished(attempt: Attempt, how: Finished) -> None:
+        lines.lags = watch.newest
+        lines.finished(attempt, how)
+        watch.finished(attempt.epoch)
+        line.epoch_done()
+
+    return finished
+
+
+def _stop(spark: SparkSession) -> None:
+    from py4j.protocol import Py4JError
+
+    try:
+        spark.stop()
+    except (Py4JError, ConnectionError) as gone:
+        logging.getLogger("tallystick").debug("Spark's JVM was gone before it could be stopped: %s", gone)
+
+
+def _session(job: Job, how: _How) -> SparkSession:
     from tallystick.spark.session import session
 
     conf = dict(job.spark_conf)
-    where = master or conf.get("spark.master") or "local[*]"
+    where = how.master or conf.get("spark.master") or "local[*]"
     conf.pop("spark.master", None)
-    fast = fast_start if fast_start is not None else available_now and where.startswith("local")
-    spark = session(job.name, where, conf, fast_start=fast, quiet=not debug)
-    if not debug:
+    fast = how.fast_start if how.fast_start is not None else how.available_now and where.startswith("local")
+    spark = session(job.name, where, conf, fast_start=fast, quiet=not how.debug, jvm_parts=job.jvm_parts)
+    if not how.debug:
         _log_no_more_than_once(spark)
     return spark
 
@@ -108,8 +186,20 @@ def _log_no_more_than_once(spark: SparkSession) -> None:
     logging.getLogger().addFilter(_is_not_py4j)
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
+    _hang_up_quietly(spark.sparkContext._accumulatorServer)
+
+
+def _hang_up_quietly(server: Any) -> None:
+    """The JVM keeps a connection to this server of PySpark's: its end is told elsewhere, so not with a stack here."""
+    told = server.handle_error
+
+    def handle_error(request: Any, client: Any) -> None:
+        if not isinstance(sys.exc_info()[1], (ConnectionError, EOFError)):
+            told(request, client)
+
+    server.handle_error = handle_error
 
 
 def _is_not_py4j(record: logging.LogRecord) -> bool:
-    """Py4J logs an interrupted call with the root logger, stack and all."""
-    return not record.getMessage().startswith("KeyboardInterrupt while sending command")
+    """Py4J logs a call that was interrupted, or cut off by the end of the JVM, with the root logger, stack and all."""
+    return not record.getMessage().startswith(_PY4J_FAREWELLS)

@@ -69,14 +69,15 @@ class Stopper:
         self._wake.set()
 
     def _stop_when_asked(self, spark: SparkSession) -> None:
+        from tallystick.spark.stopping import stop_after_epoch
+
         self._wake.wait()
         self._told()
         queries = _queries(spark)
         if not queries:
             _thread.interrupt_main()  # between two restarts: there is nothing to wait for
         for query in queries:
-            _wait_for_epoch(query)
-            query.stop()
+            stop_after_epoch(query)
 
 
 def in_thread(make: Callable[[], T]) -> T:
@@ -109,18 +110,3 @@ def _queries(spark: SparkSession) -> list[StreamingQuery]:
     while not (queries := spark.streams.active) and time.monotonic() < deadline:
         time.sleep(POLL_S)
     return queries
-
-
-def _wait_for_epoch(query: StreamingQuery) -> None:
-    """Until the query is idle or its epoch is over, whichever is seen first; a stuck epoch is not waited for."""
-    before = _last_epoch(query)
-    deadline = time.monotonic() + EPOCH_PATIENCE_S
-    while time.monotonic() < deadline and query.isActive:
-        if not query.status["isTriggerActive"] or _last_epoch(query) != before:
-            return
-        time.sleep(POLL_S)
-
-
-def _last_epoch(query: StreamingQuery) -> int | None:
-    progress = query.lastProgress
-    return None if progress is None else progress["batchId"]

@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tallystick.demo.job import delivered_updates, expected_updates
+from tallystick.demo.job import checkpoint_of, expected_updates
+from tallystick.demo.stage import Stage, Update
 from tallystick.errors import TallystickError
 from tallystick.journal import Journal
 from tallystick.journal.posix import PosixStore
@@ -27,15 +28,13 @@ class Lane:
 
     mode: Mode
     folder: Path
+    stage: Stage
     kills: list[str] = field(default_factory=list)
     phase: str = "waiting"
+    delivered: list[Update] = field(default_factory=list)
     result: Tally | None = None
     stopped: threading.Event = field(default_factory=threading.Event)
     process: JobProcess | None = None
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.folder / "checkpoint"
 
     def stop(self) -> None:
         """End the run that is under way, and start no other."""
@@ -45,19 +44,24 @@ class Lane:
 
     def records(self) -> tuple[Record, ...]:
         """What this lane's journal says just now. Read-only, beside the running job."""
-        return Journal(PosixStore(self.checkpoint / "tallystick")).records()
+        return Journal(PosixStore(checkpoint_of(self.folder) / "tallystick")).records()
 
 
-def lanes(folder: Path) -> list[Lane]:
-    return [Lane(mode, folder / mode.value) for mode in Mode]
+def lanes(stage: Stage, folder: Path) -> list[Lane]:
+    return [Lane(mode, folder / mode.value, stage) for mode in Mode]
 
 
-def run_lane(lane: Lane, kills: Sequence[str], timeout_s: float = 120) -> None:
-    """Kill run K at point K of epoch K+1; the last run goes to the end. Fills in ``lane.result``."""
-    epochs = len(kills) + SETTLE_EPOCHS
-    views = epochs * PER_EPOCH
+def views_for(kills: Sequence[str]) -> int:
+    """As many as it takes to reach every kill, and some epochs that nothing disturbs."""
+    return (len(kills) + SETTLE_EPOCHS) * PER_EPOCH
+
+
+def run_lane(lane: Lane, kills: Sequence[str], timeout_s: float = 240) -> None:
+    """Kill run K at point K of epoch K+1; the last run goes to the end. Fills in what came out."""
+    views = views_for(kills)
     lane.folder.mkdir(parents=True, exist_ok=True)
-    arguments = ["-m", "tallystick.demo.job", lane.mode.value, str(lane.folder), str(views), str(PER_EPOCH)]
+    arguments = ["-m", "tallystick.demo.job", lane.stage.name, lane.mode.value, str(lane.folder)]
+    arguments += [str(views), str(PER_EPOCH)]
     for number, point in enumerate([*kills, None]):
         kill = None if point is None else f"{point}@{number + 1}"
         lane.phase = f"start {number + 1}" + (f", to be killed {kill}" if kill else ", to the end")
@@ -77,12 +81,16 @@ def run_lane(lane: Lane, kills: Sequence[str], timeout_s: float = 120) -> None:
                 f"{lane.mode.value}: expected {kill or 'a clean end'}, found exit status "
                 f"{ended.status}:\n{process.tail()}"
             )
+    lane.phase = "counting"
+    lane.delivered = lane.stage.delivered(lane.mode, lane.folder)
+    lane.result = tally(expected_updates(views, PER_EPOCH), lane.delivered)
     lane.phase = "done"
-    lane.result = tally(expected_updates(views, PER_EPOCH), delivered_updates(lane.folder))
 
 
 def run_all(running: Sequence[Lane], kills: Sequence[str], at_once: int, watch: Callable[[], None]) -> None:
     """All lanes, a few at once; ``watch`` is called again and again until they are done."""
+    for stage in {lane.stage for lane in running}:
+        stage.prepare(views_for(kills))
     with ThreadPoolExecutor(max_workers=at_once) as pool:
         futures = [pool.submit(run_lane, lane, kills) for lane in running]
         try:

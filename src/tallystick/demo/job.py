@@ -1,53 +1,39 @@
-"""The job that the demonstration kills: a page-view stream, a running count per app, JSON lines in a folder.
+"""The job that the demonstration kills: page views, a running count per app, on one of the stages.
 
-Run as ``python -m tallystick.demo.job MODE FOLDER VIEWS PER_EPOCH``.
+Run as ``python -m tallystick.demo.job STAGE MODE FOLDER VIEWS PER_EPOCH``.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import tallystick as ts
+from tallystick.demo.stage import Stage, Update, view
+from tallystick.errors import ConfigError
+from tallystick.spark.faststart import SHORT_JOB
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-APPS = 4
-SPARK = {
-    "spark.sql.shuffle.partitions": "2",
-    "spark.default.parallelism": "2",
-    # A job that lives for seconds spends more on compiling its plan than on running it uncompiled.
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
+SPARK = SHORT_JOB
 
 
-def view(number: int) -> dict[str, object]:
-    """The page view at an offset; always the same one."""
-    return {"id": number, "app": f"app{1 + (number * number + number // 3) % APPS}"}
-
-
-def count_views(views: DataFrame) -> DataFrame:
-    return views.groupBy("app").count().withColumnRenamed("count", "pv")
-
-
-def page_views(mode: str, folder: Path, views: int, per_epoch: int) -> ts.Job:
+def page_views(stage: Stage, mode: ts.Mode, folder: Path, views: int, per_epoch: int) -> ts.Job:
     return ts.Job(
         "app-pv",
-        source=ts.sources.Collection(view, length=views, schema="id long, app string", per_epoch=per_epoch),
-        steps=count_views,
+        source=stage.source(views, per_epoch),
+        steps=stage.count,
         output_mode="update",
-        sink=ts.sinks.Files(folder / "out", format="json"),
-        checkpoint=ts.Checkpoint(folder / "checkpoint", interval="0s"),
-        guarantee=mode,
+        sink=stage.sink(mode, folder),
+        checkpoint=ts.Checkpoint(checkpoint_of(folder), interval="0s"),
+        guarantee=mode.value,
     )
 
 
-def expected_updates(views: int, per_epoch: int) -> Iterator[tuple[str, int]]:
+def checkpoint_of(folder: Path) -> Path:
+    return folder / "checkpoint"
+
+
+def expected_updates(views: int, per_epoch: int) -> Iterator[Update]:
     """What a run without faults writes: after each epoch, the new count of every app that was viewed in it."""
     counts: dict[str, int] = {}
     for start in range(0, views, per_epoch):
@@ -57,17 +43,25 @@ def expected_updates(views: int, per_epoch: int) -> Iterator[tuple[str, int]]:
         yield from ((app, counts[app]) for app in sorted(set(touched)))
 
 
-def delivered_updates(folder: Path) -> list[tuple[str, int]]:
-    """What a reader of the output folder finds."""
-    lines = (line for path in sorted((folder / "out").glob("*.json")) for line in path.read_text().splitlines())
-    rows = (json.loads(line) for line in lines)
-    return [(row["app"], row["pv"]) for row in rows]
+def stage_named(name: str) -> Stage:
+    """The stage that another process made: by its `Stage.name`."""
+    kind, _, address = name.partition("@")
+    if kind == "kafka":
+        from tallystick.demo.kafka import KafkaStage
+
+        return KafkaStage(address)
+    if name == "files":
+        from tallystick.demo.files import FilesStage
+
+        return FilesStage()
+    raise ConfigError(f"there is no stage {name!r} for the demonstration: needed files or kafka@HOST:PORT")
 
 
 def main(arguments: list[str]) -> None:
-    mode, folder, views, per_epoch = arguments
-    job = page_views(mode, Path(folder), int(views), int(per_epoch))
-    job.run(ts.session("tallystick-demo", master="local[2]", conf=SPARK, fast_start=True), available_now=True)
+    stage, mode, folder, views, per_epoch = arguments
+    job = page_views(stage_named(stage), ts.Mode(mode), Path(folder), int(views), int(per_epoch))
+    spark = ts.session("tallystick-demo", "local[2]", SPARK, fast_start=True, jvm_parts=job.jvm_parts)
+    job.run(spark, available_now=True)
 
 
 if __name__ == "__main__":

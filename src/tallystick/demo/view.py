@@ -9,7 +9,6 @@ from rich.table import Table
 from rich.text import Text
 
 from tallystick.demo.campaign import Lane
-from tallystick.demo.job import delivered_updates
 from tallystick.records import Decision, Json, Mode, Record
 
 _STYLES = {Mode.EXACTLY_ONCE: "bold green", Mode.AT_LEAST_ONCE: "bold yellow", Mode.AT_MOST_ONCE: "bold magenta"}
@@ -18,7 +17,8 @@ _LATEST = 6
 
 def live(lanes: Sequence[Lane], elapsed_s: float) -> RenderableType:
     """One row per mode: epochs, the latest decisions, the kills so far."""
-    table = Table(title=f"page views per app, killed and restarted   {elapsed_s:3.0f} s", expand=True)
+    title = f"page views per app, {lanes[0].stage.title}: killed and restarted   {elapsed_s:3.0f} s"
+    table = Table(title=title, expand=True)
     for heading in ("mode", "epoch", "latest decisions", "killed at", "now"):
         table.add_column(heading, overflow="fold")
     for lane in lanes:
@@ -45,7 +45,8 @@ def _decisions(records: Sequence[Record]) -> Text:
 
 def verdict(lanes: Sequence[Lane]) -> RenderableType:
     """The three modes side by side, and the last checkpoint of the exactly-once one."""
-    table = Table(title="counted at the end, against a run without faults", expand=False)
+    title = f"{lanes[0].stage.title}, counted at the end, against a run without faults"
+    table = Table(title=title, expand=False)
     table.add_column("mode")
     for heading in ("kills", "expected", "delivered", "lost", "repeated"):
         table.add_column(heading, justify="right")
@@ -72,9 +73,10 @@ def last_checkpoint(lane: Lane) -> str:
         key=lambda record: record.attempt,
     )
     counts: dict[str, int] = {}
-    for app, pv in delivered_updates(lane.folder):
+    for app, pv in lane.delivered:
         counts[app] = max(pv, counts.get(app, 0))
-    offsets = " ".join(f"({number},{offset['offset']})" for number, offset in enumerate(newest.read.offsets))
+    [read] = newest.read.offsets
+    offsets = " ".join(f"({partition},{offset})" for partition, offset in lane.stage.offsets(read))
     listed = " ".join(f"({app},{pv})" for app, pv in sorted(counts.items()))
     return f"chk-{newest.attempt.epoch}  offset {offsets}  pv {listed}"
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from tallystick.errors import JournalCorruptError, JournalError
 from tallystick.journal.codec import VERSION, check_version, to_line
 from tallystick.journal.journal import Journal, Note
-from tallystick.records import Decision, Json, Record, totals_by_sink
+from tallystick.records import Decision, Json, Record, refused_by_sink, totals_by_sink
 
 EPOCHS_PER_SEGMENT = 100
 SEGMENTS_PER_MERGE = 100
@@ -27,7 +27,7 @@ GENERATIONS_KEPT = 100
 
 
 def audit_line(record: Record) -> Json:
-    """What the audit keeps of a decision: everything but the committables."""
+    """What the audit keeps of a decision: everything but the committables, and of refused rows how many."""
     line: dict[str, Json] = {
         "epoch": record.attempt.epoch,
         "generation": record.attempt.generation,
@@ -35,12 +35,16 @@ def audit_line(record: Record) -> Json:
         "mode": record.mode.value,
         "sinks": {sink: str(total) for sink, total in totals_by_sink(record.votes).items()},
     }
+    if refused := refused_by_sink(record.votes):
+        line["refused"] = refused
     if record.replaces is not None:
         line["replaces"] = record.replaces.to_json()
     if record.reason:
         line["reason"] = record.reason
     if record.read.digest:
-        line["read"] = {"digest": record.read.digest, "offsets": list(record.read.offsets)}
+        line["read"] = record.read.to_json()
+    if record.stamp_us:
+        line["stamp_us"] = record.stamp_us
     if record.facts:
         line["facts"] = dict(record.facts)
     return line

@@ -7,7 +7,7 @@
     Then the key is read, and what stands there decides.
 3.  *Only where rename is atomic.* Other schemes are refused. ``file:`` belongs to `PosixStore`: Hadoop's local rename
     asks whether the target exists and then overwrites it, so that two drivers could both win. Object stores have no
-    rename at all.
+    rename at all; S3 has a store of its own (`s3.py`).
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class HadoopStore(Store):
             scheme = path.toUri().getScheme() or default_scheme(spark)
             if scheme.lower() not in ATOMIC_RENAME:
                 raise ConfigError(
-                    f"the journal cannot be kept at {uri}: {scheme}: has no atomic create that was proven here. "
-                    "choose a checkpoint location on hdfs: or on a local disk"
+                    f"the journal cannot be kept at {uri}: no atomic create of {scheme}: was proven here. choose a "
+                    "checkpoint location on hdfs: or on a local disk, or in S3: s3://BUCKET/FOLDER"
                 )
             self._files = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(path.toUri(), conf)
             self._root = self._files.makeQualified(path)

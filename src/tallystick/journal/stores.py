@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tallystick.errors import ConfigError
 from tallystick.journal.posix import PosixStore
 from tallystick.journal.store import Store
+from tallystick.s3.place import is_s3
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,7 +18,7 @@ _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?P<rest>.*)")
 
 
 def open_store(location: str, spark: SparkSession | None = None) -> Store:
-    """The journal's store at a location: a path or ``file:`` URI, or a URI that Spark's Hadoop client understands.
+    """The journal's store at a location: a path or ``file:`` URI, S3, or a URI of Spark's Hadoop client.
 
     A location without a scheme is where Spark would put it: on ``fs.defaultFS`` if a session is given, else on
     this machine. As with Spark, nothing in a URI is percent-decoded. Creates nothing.
@@ -26,6 +27,10 @@ def open_store(location: str, spark: SparkSession | None = None) -> Store:
     scheme = uri["scheme"].lower() if uri else _default_scheme(spark)
     if scheme == "file":
         return PosixStore(_local_path(location, uri["rest"]) if uri else Path(location))
+    if is_s3(location):
+        from tallystick.journal.s3 import S3Store
+
+        return S3Store(location)
     if spark is None:
         raise ConfigError(f"the journal at {location} is reached through Spark: a SparkSession is needed")
     from tallystick.journal.hadoop import HadoopStore  # brings PySpark, which a local journal does not need

@@ -56,6 +56,15 @@ def resolve(conf: str, *, ivy_file: Path = IVY_FILE, cache: Path | None = None) 
         return jars if jars is not None else _fetch(conf, ivy_file, folder, digest)
 
 
+def version_of(conf: str, artifact: str) -> str:
+    """Which version of an artifact a configuration holds; its jars are fetched if they are not there."""
+    found = [jar.stem.removeprefix(f"{artifact}-") for jar in resolve(conf)]
+    versions = [version for version in found if version[:1].isdigit()]
+    if len(versions) != 1:
+        raise ConfigError(f"{IVY_FILE} gives {len(versions)} jars of {artifact} for the configuration {conf!r}")
+    return versions[0]
+
+
 def _complete(parts: Path, digest: str) -> list[Path] | None:
     try:
         marker = json.loads((parts / MARKER).read_text())

@@ -71,7 +71,7 @@ def derive(
     sources: Mapping[str, tuple[SourceFacts, str]], mode: Mode, sinks: Mapping[str, tuple[SinkFacts, str]]
 ) -> Explanation:
     """What holds end to end. Sources and sinks are given by name, each with its facts and its target in words."""
-    nodes = [Node(name, "source", facts.guarantee, facts.mechanism, where) for name, (facts, where) in sources.items()]
+    nodes = [Node(name, "source", facts.kept, facts.mechanism, where) for name, (facts, where) in sources.items()]
     nodes.append(Node("epochs", "coordinator", mode, _MIDDLE[mode]))
     nodes += [Node(name, "sink", facts.guarantee, facts.mechanism, where) for name, (facts, where) in sinks.items()]
     findings = tuple(finding for node in nodes if (finding := _finding(node, mode)) is not None)

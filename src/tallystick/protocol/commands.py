@@ -55,10 +55,14 @@ class Prepare:
     Answer: a `Vote` for each slice of each sink, without committable where nothing was staged.
     Raises `PrepareError` if a slice could not be staged. What was staged until then stays behind, for
     `AbortOrphans`.
+
+    ``decided`` are the votes in force, if the epoch was decided before: what was refused then is refused again, and
+    nothing else is (`docs/decisions/0013-dead-letters.md`).
     """
 
     attempt: Attempt
     write: Parts | None
+    decided: tuple[Vote, ...] = ()
 
 
 @dataclass(frozen=True)

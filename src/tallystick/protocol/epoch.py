@@ -25,6 +25,8 @@ touches the world itself. Why it is right, in numbered steps that the tests cite
     generation left behind (a retried or a speculative one) is garbage when its epoch is settled, and goes then.
 9.  *Settled.* Spark starts epoch N only when N-1 is in its commit log, so at N whatever a sink still holds for
     N-1 or earlier is garbage.
+10. *Refused once, refused again.* Which rows a server refuses is not for the replay to find out: the decision says it,
+    and a decided epoch is computed again with the same rows left out (`docs/decisions/0013-dead-letters.md`).
 """
 
 from __future__ import annotations
@@ -132,10 +134,12 @@ def _settle_rivals(me: Attempt) -> Generator[Command, Any, Recalled]:
     return Recalled(ordered, (), past.resolution)
 
 
-def _prepare(me: Attempt, write: Parts | None) -> Generator[Command, Any, tuple[Vote, ...]]:
+def _prepare(
+    me: Attempt, write: Parts | None, decided: tuple[Vote, ...] = ()
+) -> Generator[Command, Any, tuple[Vote, ...]]:
     """Step 2: all slices vote, or the attempt is aborted (essay 2)."""
     try:
-        votes: tuple[Vote, ...] = yield Prepare(me, write)
+        votes: tuple[Vote, ...] = yield Prepare(me, write, decided)
     except PrepareError as failure:
         yield from _abort(me, str(failure))
         raise
@@ -201,7 +205,7 @@ def _commit_until_known(votes: tuple[Vote, ...], recovering: bool) -> Generator[
 
 def _verify(me: Attempt, decided: tuple[Vote, ...], missing: tuple[Vote, ...]) -> Generator[Command, Any, Finished]:
     """Everything is published. Spark's state must still advance: compute, compare, write nowhere (essay 3)."""
-    votes: tuple[Vote, ...] = yield Prepare(me, NOTHING)
+    votes: tuple[Vote, ...] = yield Prepare(me, NOTHING, decided)
     yield from _decide(me, (), replaces=NOTHING)
     if missing:
         yield Note(me, "abandoned", {"votes": [vote.to_json() for vote in missing]})
@@ -216,7 +220,7 @@ def _rewrite(
 ) -> Generator[Command, Any, Finished]:
     """Some transactions expired after their decision: write exactly those slices again (essay 6)."""
     write = to_rewrite(decided, missing)
-    votes = yield from _prepare(me, write)
+    votes = yield from _prepare(me, write, decided)
     wrong = still_right(missing, votes, write)
     if wrong and resolution is not Resolution.REWRITE:
         yield from _abort(me, "the replay differs from what was decided")

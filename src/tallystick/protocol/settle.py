@@ -29,8 +29,13 @@ def in_force(records: Iterable[Record]) -> tuple[Vote, ...] | None:
 
 
 def to_rewrite(decided: tuple[Vote, ...], missing: tuple[Vote, ...]) -> Parts:
-    """What to write again. A sink that lost all its slices is written whole, however it is sliced this time."""
+    """What to write again. A sink that lost all its slices is written whole, however it is sliced this time.
+
+    Not if rows were refused: which ones is known slice by slice.
+    """
     lost = {vote.key for vote in missing}
+    if any(vote.refused for vote in decided):
+        return Parts(slices=frozenset(lost))
     held = {vote.sink for vote in decided if vote.committable is not None and vote.key not in lost}
     whole = frozenset(vote.sink for vote in missing) - held
     return Parts(whole, frozenset(key for key in lost if key[0] not in whole))

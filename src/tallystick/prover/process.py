@@ -19,6 +19,8 @@ from pathlib import Path
 from tallystick import killpoints
 from tallystick.errors import TallystickError
 
+STANDSTILL_S = 30.0
+
 
 @dataclass(frozen=True)
 class KilledRun:
@@ -41,7 +43,7 @@ class JobProcess:
         settings = {key: value for key, value in os.environ.items() if not key.startswith(killpoints.ENVIRONMENT)}
         settings.update(environment or {})
         if kill is not None:
-            settings[killpoints.ENVIRONMENT] = str(killpoints.Armed.parse(kill))
+            settings[killpoints.ENVIRONMENT] = ",".join(map(str, killpoints.parse_all(kill)))
         self._started = time.monotonic()
         with log.open("ab") as output:
             self._process = subprocess.Popen(
@@ -77,5 +79,59 @@ class JobProcess:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
+    def pause(self) -> None:
+        """SIGSTOP to the job and everything below it; returns when none of their threads takes a step any more."""
+        everyone = descendants(self.pid)
+        for pid in everyone:
+            _signal(pid, signal.SIGSTOP)
+        deadline = time.monotonic() + STANDSTILL_S
+        while not all(map(_stands_still, everyone)):
+            if time.monotonic() > deadline:
+                raise TallystickError(f"the job did not stand still {STANDSTILL_S:g} s after SIGSTOP")
+            time.sleep(0.02)
+
+    def resume(self) -> None:
+        """SIGCONT to all of them, the last ones first. Harmless if none is stopped, or there."""
+        for pid in reversed(descendants(self.pid)):
+            _signal(pid, signal.SIGCONT)
+
     def tail(self, lines: int = 30) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def descendants(pid: int) -> list[int]:
+    """A process and all below it, parents first."""
+    found, waiting = [], [pid]
+    while waiting:
+        found += waiting
+        waiting = [child for parent in waiting for child in children(parent)]
+    return found
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _stands_still(pid: int) -> bool:
+    """All of its threads: the signal is sent to the process and reaches them one after the other."""
+    try:
+        states = [stat.read_text() for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
+    except OSError:  # ended: it takes no more steps either
+        return True
+    return all(state.rpartition(")")[2].split()[0] in "TtZX" for state in states)
+
+
+def children(pid: int) -> list[int]:
+    lists = Path(f"/proc/{pid}/task").glob("*/children")
+    try:
+        return [int(child) for each in lists for child in each.read_text().split()]
+    except OSError:  # it ended while we looked
+        return []
+
+
+def command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip()
+    except OSError:
+        return ""

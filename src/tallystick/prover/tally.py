@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 
 @dataclass(frozen=True)
@@ -16,6 +16,10 @@ class Tally:
     lost: int
     repeated: int
     phantom: int
+
+    def __add__(self, other: Tally) -> Tally:
+        """Of two outputs together."""
+        return Tally(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
     @property
     def exact(self) -> bool:

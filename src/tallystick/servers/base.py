@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
@@ -42,6 +42,21 @@ class Server(ABC):
     @abstractmethod
     def address(self) -> str:
         """What a client connects to."""
+
+    @property
+    def version(self) -> str:
+        """Of the product; empty if it has none of its own."""
+        return ""
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What a client must find in its environment."""
+        return {}
+
+    @property
+    def keeps_data(self) -> bool:
+        """Whether what it stored survives a kill."""
+        return True
 
     @abstractmethod
     def prepare(self) -> None:

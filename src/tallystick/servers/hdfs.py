@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from tallystick.jvm import find_java, resolve
+from tallystick.jvm import find_java, resolve, version_of
 from tallystick.servers.base import Server
 from tallystick.servers.ports import LOOPBACK
 from tallystick.servers.process import Program
@@ -28,6 +28,10 @@ class Hdfs(Server):
 
     name = "hdfs"
     ports_needed = 5
+
+    @property
+    def version(self) -> str:
+        return version_of("hdfs", "hadoop-hdfs-client")
 
     @property
     def address(self) -> str:

@@ -20,11 +20,15 @@ _LOG_TAIL_LINES = 20
 
 @dataclass(frozen=True)
 class Program:
-    """What to run. ``name`` is that of its log and pid files, unique within a server."""
+    """What to run. ``name`` is that of its log and pid files, unique within a server.
+
+    ``stop_signal`` is how an administrator would end it.
+    """
 
     name: str
     command: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
+    stop_signal: int = signal.SIGTERM
 
 
 class ServerProcess:
@@ -79,11 +83,11 @@ class ServerProcess:
         return None if self._child is None else self._child.poll()
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """SIGTERM, then SIGKILL for it and for whoever of its group is left. Harmless if it does not run."""
+        """Its stop signal, then SIGKILL for it and for whoever of its group is left. Harmless if it does not run."""
         pid = self.pid
         if pid is not None:
             with suppress(ProcessLookupError):  # ended between the question and the signal
-                os.kill(pid, signal.SIGTERM)
+                os.kill(pid, self.program.stop_signal)
             self._ended(timeout_s)
         self._kill_group(pid)
 

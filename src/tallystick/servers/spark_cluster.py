@@ -49,6 +49,12 @@ class SparkCluster(Server):
     ports_needed = 2 + 2 * len(HOSTS)
 
     @property
+    def version(self) -> str:
+        import pyspark
+
+        return pyspark.__version__
+
+    @property
     def address(self) -> str:
         return f"spark://{LOOPBACK}:{self.ports[0]}"
 

@@ -29,8 +29,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
+from tallystick.errors import ConfigError
 from tallystick.guarantees import SinkFacts
 from tallystick.records import Attempt, Json, Outcome
+from tallystick.sinks.refusals import Refusal
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,14 +50,46 @@ class TransactionState(str, Enum):
 
 
 @dataclass(frozen=True)
+class JobContext:
+    """What a sink may want to know of the job before it starts.
+
+    ``job_id`` is None at the very first start. An epoch that goes well takes at most ``epoch_s`` from its start to its
+    last commit. ``moved`` says that the checkpoint was somewhere else when the job ran last: moved, or copied.
+    ``schema`` is that of the rows for this sink, before its `Sink.columns` shape them; None if nobody knows.
+    """
+
+    job_id: str | None = None
+    checkpoint: str = ""
+    interval_s: float = 1.0
+    timeout_s: float = 600.0
+    moved: bool = False
+    schema: StructType | None = None
+
+    @property
+    def epoch_s(self) -> float:
+        return self.interval_s + self.timeout_s
+
+
+@dataclass(frozen=True)
 class SliceContext:
-    """Which slice a transaction is for. ``name`` is unique for every try of every task of every attempt."""
+    """Which slice a transaction is for. ``name`` is unique for every try of every task of every attempt.
+
+    An epoch takes at most ``epoch_s``: so long must a server that rolls back by itself hold what is pre-committed.
+    ``read`` is a hash over the offsets that the epoch reads.
+    ``stamp_us`` grows with every attempt and never goes back, whatever clocks do: for servers that keep the newer of
+    two writes (`stamps.py`).
+    ``dead_letters`` says that rows which the target refuses have a place to go: give them back (`write`).
+    """
 
     job_id: str
     attempt: Attempt
     sink: str
     slice: int
     task: int
+    epoch_s: float = JobContext().epoch_s
+    read: str = ""
+    stamp_us: int = 0
+    dead_letters: bool = False
 
     @property
     def name(self) -> str:
@@ -98,7 +132,19 @@ class Sink(ABC):
         """
         return None
 
-    def check(self) -> None:
+    def letters(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Executor: dead letters (`letters.py`) as `write` wants them, for sinks whose rows need `columns`.
+
+        `ConfigError` if the sink, as it is declared, cannot hold them: the driver tries it out with no letter at all.
+        """
+        if type(self).columns is not Sink.columns:
+            raise ConfigError(
+                f"{self.target} cannot be the sink for dead letters: {type(self).__name__} shapes its rows with "
+                "columns() and does not say how letters look. give it a method letters(), or use ts.sinks.Files(path)"
+            )
+        return rows
+
+    def check(self, job: JobContext) -> None:
         """Driver, before the first epoch: is the target there, writable, and set up as needed? Raises `SinkError`."""
 
 
@@ -110,8 +156,12 @@ class TransactionalSink(Sink, Generic[T]):
         """Open a transaction for one slice. Called only if the slice has rows."""
 
     @abstractmethod
-    def write(self, transaction: T, rows: pa.RecordBatch) -> None:
-        """Stage rows where no reader sees them. Keep memory bounded: an epoch may be larger than it."""
+    def write(self, transaction: T, rows: pa.RecordBatch) -> Sequence[Refusal] | None:
+        """Stage rows where no reader sees them. Keep memory bounded: an epoch may be larger than it.
+
+        A row that the target refuses is a `RowRefusedError`; or, with `SliceContext.dead_letters`, it is left out and
+        given back. None: all of them are staged.
+        """
 
     @abstractmethod
     def pre_commit(self, transaction: T) -> Json:
@@ -160,17 +210,31 @@ class TransactionalSink(Sink, Generic[T]):
                 self.abort(found.committable)
 
 
-class IdempotentSink(Sink):
+class AppliedSink(Sink):
+    """What idempotent and plain sinks share: their rows are staged first, and applied after the decision."""
+
+    on_executors: ClassVar[bool] = False
+    """Where `apply` runs: on the driver, slice by slice in order, or on executors, many slices at once."""
+
+    def screen(self, context: SliceContext, rows: pa.RecordBatch) -> Sequence[Refusal] | None:
+        """Executor, before anything is decided: the rows that the target would refuse, as `write` gives them back.
+
+        After the decision a refused row can only stop the job until a person has removed the cause.
+        """
+        return None
+
+    @abstractmethod
+    def apply(self, context: SliceContext, batches: Iterable[pa.RecordBatch]) -> None:
+        """Write the rows of one decided slice. Called again if nobody heard that it was done.
+
+        An `OSError` says that the target cannot be reached now and is asked again later; a `SinkError`, that it
+        refuses the rows.
+        """
+
+
+class IdempotentSink(AppliedSink):
     """Applied after the decision; applying the same rows again changes nothing: exactly-once."""
 
-    @abstractmethod
-    def apply(self, context: SliceContext, batches: Iterable[pa.RecordBatch]) -> None:
-        """Driver: write the rows of one decided slice. May be called again with the same rows."""
 
-
-class PlainSink(Sink):
+class PlainSink(AppliedSink):
     """Applied after the decision; applying again repeats: at-least-once."""
-
-    @abstractmethod
-    def apply(self, context: SliceContext, batches: Iterable[pa.RecordBatch]) -> None:
-        """Driver: write the rows of one decided slice. Called again if the process died before it was confirmed."""

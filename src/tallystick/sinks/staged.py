@@ -3,6 +3,9 @@
 The commit reads the staged file, calls the sink's ``apply``, and then renames the file to say so. Between the two a
 process can die, and the next one applies the same rows again: an `IdempotentSink` is not changed by that, so the
 whole is exactly-once; a `PlainSink` repeats, so the whole is at-least-once.
+
+A sink that says so is applied on executors, by a Spark job after the decision, many slices at once
+(`tallystick.spark.apply`); the others on the driver, one after the other.
 """
 
 from __future__ import annotations
@@ -14,17 +17,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from tallystick.errors import SinkError
+from tallystick.errors import CommitRefusedError, SinkError
 from tallystick.records import Attempt, Json, Outcome
 from tallystick.sinks.base import (
-    IdempotentSink,
+    AppliedSink,
+    JobContext,
     OpenTransaction,
-    PlainSink,
     Sink,
     SliceContext,
     TransactionalSink,
 )
+from tallystick.sinks.filesystem import Posix
+from tallystick.sinks.refusals import Refusal, without
 from tallystick.sinks.staging import STAGED, Staging
+from tallystick.sinks.stamps import check_slice
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -37,6 +43,11 @@ APPLIED = "rows.applied"
 
 R = TypeVar("R")
 
+Answer = tuple[Outcome, str]
+"""How applying a slice ended, and why if it did not end well."""
+OnExecutors = Callable[["StagedSink", Sequence[Json]], list[Answer]]
+"""Driver: have `StagedSink.apply_one` called on executors, for each of these committables."""
+
 
 def lower(sink: Sink, staging: Path) -> TransactionalSink[Any]:
     """Driver: any sink as a transactional one. ``staging`` is a folder of its own that all executors share; it is made
@@ -44,7 +55,7 @@ def lower(sink: Sink, staging: Path) -> TransactionalSink[Any]:
     """
     if isinstance(sink, TransactionalSink):
         return sink
-    if isinstance(sink, IdempotentSink | PlainSink):
+    if isinstance(sink, AppliedSink):
         staged = StagedSink(sink, staging)
         staged.make_staging()
         return staged
@@ -84,10 +95,15 @@ class Transaction:
 class StagedSink(TransactionalSink[Transaction]):
     """An idempotent or plain sink behind the verbs of a transactional one; made by `lower`."""
 
-    def __init__(self, sink: IdempotentSink | PlainSink, staging: Path) -> None:
+    def __init__(self, sink: AppliedSink, staging: Path) -> None:
         self.sink = sink
-        self.staging = Staging(staging.absolute())
+        self.staging = Staging(staging.absolute(), Posix())
         self.facts = sink.facts  # type: ignore[misc] # what it promises is what the sink inside promises
+        self.executors: OnExecutors | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The way to the executors is the driver's alone."""
+        return {**self.__dict__, "executors": None}
 
     @property
     def target(self) -> str:
@@ -100,15 +116,22 @@ class StagedSink(TransactionalSink[Transaction]):
         """Driver: executors refuse to stage in a folder that the driver has not made."""
         self._staging(lambda: self.staging.root.mkdir(parents=True, exist_ok=True))
 
-    def check(self) -> None:
+    def check(self, job: JobContext) -> None:
         self.make_staging()
-        self.sink.check()
+        self.sink.check(job)
 
     def begin_transaction(self, context: SliceContext) -> Transaction:
+        check_slice(context)
         return self._staging(lambda: Transaction(self.staging.begin(context), context))
 
-    def write(self, transaction: Transaction, rows: pa.RecordBatch) -> None:
-        self._staging(lambda: transaction.write(rows))
+    def letters(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        return self.sink.letters(rows)
+
+    def write(self, transaction: Transaction, rows: pa.RecordBatch) -> Sequence[Refusal] | None:
+        refused = self.sink.screen(transaction.context, rows) or ()
+        left = without(rows, refused)
+        self._staging(lambda: transaction.write(left))
+        return refused
 
     def pre_commit(self, transaction: Transaction) -> Json:
         return self._staging(lambda: self._seal(transaction))
@@ -123,8 +146,10 @@ class StagedSink(TransactionalSink[Transaction]):
             "sink": context.sink,
             "slice": context.slice,
             "task": context.task,
+            "stamp_us": context.stamp_us,
         }
-        self.staging.seal(transaction.folder, committable)
+        self.staging.draft(transaction.folder, committable)
+        self.staging.seal(transaction.folder)
         return committable
 
     def rollback(self, transaction: Transaction) -> None:
@@ -132,7 +157,32 @@ class StagedSink(TransactionalSink[Transaction]):
         self.staging.roll_back(transaction.folder)
 
     def commit(self, committable: Json) -> Outcome:
-        """Apply, then mark as applied. A row that the server refuses needs a person; a lost connection, patience."""
+        return self._told(committable, self.apply_one(committable))
+
+    def commit_all(self, committables: Sequence[Json], recovering: bool) -> list[Outcome]:
+        """What is refused is told with the words of the server, which an outcome cannot hold."""
+        if self.executors is None:
+            answers = [self.apply_one(committable) for committable in committables]
+        else:
+            answers = self.executors(self, committables)
+        for outcome, why in answers:
+            if outcome is Outcome.REFUSED:
+                raise CommitRefusedError(
+                    f"{self.target} refuses rows of an epoch that is decided: {why}. nothing was dropped: remove the "
+                    "cause and start the job again, which goes on committing"
+                )
+        return [self._told(committable, answer) for committable, answer in zip(committables, answers, strict=True)]
+
+    def _told(self, committable: Json, answer: Answer) -> Outcome:
+        outcome, why = answer
+        if outcome is Outcome.RETRY_LATER:
+            logger.warning("%s of %s waits, asking again later: %s", committable["dir"], self.target, why)
+        elif outcome is Outcome.REFUSED:
+            logger.error("%s is decided, but %s refuses it: %s", committable["dir"], self.target, why)
+        return outcome
+
+    def apply_one(self, committable: Json) -> Answer:
+        """Driver or executor: apply, then mark as applied. A refused row needs a person, a lost connection patience."""
         folder = self.staging.locate(committable["dir"])
         try:
             if not (folder / ROWS).exists():
@@ -140,20 +190,17 @@ class StagedSink(TransactionalSink[Transaction]):
             self.sink.apply(_context(committable), _batches(folder / ROWS))
             (folder / ROWS).rename(folder / APPLIED)
         except OSError as error:
-            logger.warning("%s of %s cannot be applied now, asking again later: %s", folder.name, self.target, error)
-            return Outcome.RETRY_LATER
+            return Outcome.RETRY_LATER, f"it cannot be applied now: {error}"
         except SinkError as error:
-            logger.error("%s is decided, but %s refuses it: %s", folder.name, self.target, error)
-            return Outcome.REFUSED
-        return Outcome.COMMITTED
+            return Outcome.REFUSED, str(error)
+        return Outcome.COMMITTED, ""
 
-    def _without_rows(self, folder: Path) -> Outcome:
+    def _without_rows(self, folder: Path) -> Answer:
         if (folder / APPLIED).exists():
-            return Outcome.ALREADY_COMMITTED
+            return Outcome.ALREADY_COMMITTED, ""
         if not self.staging.root.is_dir():
-            logger.warning("the staging folder %s is gone: is it mounted? asking again later", self.staging.root)
-            return Outcome.RETRY_LATER
-        return Outcome.EXPIRED
+            return Outcome.RETRY_LATER, f"the staging folder {self.staging.root} is gone: is it mounted?"
+        return Outcome.EXPIRED, ""
 
     def abort(self, committable: Json) -> None:
         self._staging(lambda: self.staging.discard(self.staging.locate(committable["dir"])))
@@ -182,6 +229,7 @@ def _context(committable: Json) -> SliceContext:
         committable["sink"],
         int(committable["slice"]),
         int(committable["task"]),
+        stamp_us=int(committable.get("stamp_us", 0)),
     )
 
 

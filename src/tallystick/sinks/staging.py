@@ -22,87 +22,89 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import shutil
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from collections.abc import Iterator
+from pathlib import PurePath
+from typing import Generic
 from urllib.parse import quote
 
 from tallystick.errors import SinkError, TallystickError
 from tallystick.records import Attempt, Json
 from tallystick.sinks.base import OpenTransaction, SliceContext, TransactionState
+from tallystick.sinks.filesystem import FileSystem, P
 
 MANIFEST = "manifest"
+DRAFT = f"{MANIFEST}.draft"
 STAGED = ".staged"
 """No format's file extension, so that no pattern of a reader (``**/*.parquet``) matches what is only staged."""
 DISCARDED = ".discarded"
-THREADS = 8
 
 logger = logging.getLogger("tallystick.sinks.staging")
 
-_durable: set[Path] = set()
+_durable: set[tuple[type, PurePath]] = set()
 """Job folders whose way up to the root this process has made durable; they are never removed."""
 
 
-class Staging:
+class Staging(Generic[P]):
     """One staging area. A value: it holds nothing but the root, and is pickled with the sink that uses it."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: P, files: FileSystem[P]) -> None:
         self.root = root
+        self.files = files
 
-    def begin(self, context: SliceContext) -> Path:
+    def begin(self, context: SliceContext) -> P:
         """Executor: make the folder of a new transaction."""
-        if not self.root.is_dir():
+        if not self.files.is_dir(self.root):
             raise SinkError(
                 f"the staging folder {self.root} is not there for this executor: found no such folder, needed one file "
                 "system that the driver and every executor see under the same path. mount it on every node and start "
                 "the job again"
             )
         folder = self._job(context.job_id) / str(context.attempt) / context.name
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        self.files.make_folder(folder.parent)
         try:
-            folder.mkdir()
+            self.files.make_new_folder(folder)
         except FileExistsError as error:
             raise SinkError(
                 f"{folder} is taken: two sinks of one job stage in the same place. give each sink a target of its own"
             ) from error
         return folder
 
-    def relative(self, folder: Path) -> str:
+    def relative(self, folder: P) -> str:
         return folder.relative_to(self.root).as_posix()
 
-    def locate(self, relative: str) -> Path:
+    def locate(self, relative: str) -> P:
         """The folder that a committable names. Nothing outside the area can be named."""
         parts = relative.split("/")
         if len(parts) != 3 or any(part in ("", ".", "..") for part in parts):
             raise SinkError(f"not a transaction of {self.root}: found {relative!r}, needed JOB/ATTEMPT/TRANSACTION")
         return self.root.joinpath(*parts)
 
-    def seal(self, folder: Path, committable: Json) -> None:
-        """Executor: everything staged is closed; mark it as pre-committed and make it durable (essay 1).
+    def draft(self, folder: P, committable: Json) -> None:
+        """Executor: write down what is staged. Counts for nothing before `seal`."""
+        self.files.write(folder / DRAFT, json.dumps(committable).encode())
+
+    def seal(self, folder: P) -> None:
+        """Executor: everything staged is closed, and its draft too; mark it as pre-committed, durably (essay 1).
 
         The order in which names and bytes reach the disk does not matter: nobody decides on it before this returns.
         """
-        draft = folder / f"{MANIFEST}.draft"
-        draft.write_text(json.dumps(committable))
-        draft.rename(folder / MANIFEST)
+        self.files.rename(folder / DRAFT, folder / MANIFEST)
         attempt, job = folder.parent, folder.parent.parent
-        above = [] if job in _durable else [self.root, self.root.parent]
-        for_each(sync, [*folder.iterdir(), folder, attempt, job, *above])
-        _durable.add(job)
+        known = (type(self.files), job)
+        above = [] if known in _durable else [self.root, self.root.parent]
+        self.files.sync([*self.files.list(folder), folder, attempt, job, *above])
+        _durable.add(known)
 
-    def discard(self, folder: Path) -> None:
+    def discard(self, folder: P) -> None:
         """Throw a transaction away (essay 3). Harmless if it is gone; may be repeated."""
         grave = folder.with_name(folder.name + DISCARDED)
         try:
-            folder.rename(grave)
+            self.files.rename(folder, grave)
         except FileNotFoundError:
             return
-        remove_tree(grave)
+        self._delete(grave)
 
-    def roll_back(self, folder: Path) -> None:
+    def roll_back(self, folder: P) -> None:
         """Executor, while a task fails: `discard`, but never hide the failure that led here behind another one."""
         try:
             self.discard(folder)
@@ -112,7 +114,7 @@ class Staging:
     def open(self, job_id: str) -> Iterator[OpenTransaction]:
         """Driver: the transactions of a job that are begun, or pre-committed and not published."""
         for attempt, folder in self._attempts(job_id):
-            for transaction in list_folder(folder):
+            for transaction in self.files.list(folder):
                 if not transaction.name.endswith(DISCARDED):
                     yield from self._open_one(attempt, transaction)
 
@@ -120,11 +122,11 @@ class Staging:
         """Driver: forget every attempt at this epoch or an earlier one. One listing if there is nothing to do."""
         for attempt, folder in self._attempts(job_id):
             if attempt.epoch <= epoch:
-                remove_tree(folder)
+                self._delete(folder)
 
-    def _open_one(self, attempt: Attempt, folder: Path) -> Iterator[OpenTransaction]:
-        committable = read_manifest(folder)
-        staged = any(file.name.endswith(STAGED) for file in list_folder(folder))
+    def _open_one(self, attempt: Attempt, folder: P) -> Iterator[OpenTransaction]:
+        committable = self.manifest(folder)
+        staged = any(file.name.endswith(STAGED) for file in self.files.list(folder))
         if committable is not None and not staged:
             return
         begun = {"dir": self.relative(folder), "files": []}
@@ -133,72 +135,42 @@ class Staging:
             TransactionState.BEGUN if committable is None else TransactionState.PRE_COMMITTED,
             begun if committable is None else committable,
             folder.name,
-            _slice_of(folder.name),
-            _age_s(folder),
+            slice_of(folder.name),
+            self.files.age_s(folder),
         )
 
-    def _attempts(self, job_id: str) -> Iterator[tuple[Attempt, Path]]:
-        for folder in list_folder(self._job(job_id)):
+    def manifest(self, folder: P) -> Json | None:
+        """The committable of a pre-committed transaction; None if it is only begun."""
+        try:
+            return json.loads(self.files.read(folder / MANIFEST))
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            return None
+
+    def _delete(self, folder: P) -> None:
+        """Delete garbage. What cannot be deleted now costs space, not rows: `settle` comes by again."""
+        try:
+            self.files.delete_tree(folder)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            logger.warning("cannot delete %s now, it is tried again later: %s", folder, error)
+
+    def _attempts(self, job_id: str) -> Iterator[tuple[Attempt, P]]:
+        for folder in self.files.list(self._job(job_id)):
             try:
                 yield Attempt.parse(folder.name), folder
             except TallystickError:
                 logger.warning("%s is not the folder of an attempt; left alone", folder)
 
-    def _job(self, job_id: str) -> Path:
-        return self.root / quote(job_id, safe="").replace(".", "%2E")
+    def _job(self, job_id: str) -> P:
+        return self.root / job_folder(job_id)
 
 
-def sync(path: Path) -> None:
-    """Make a file's content, or a folder's list of names, survive a loss of power."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def job_folder(job_id: str) -> str:
+    """A job's id as one part of a path."""
+    return quote(job_id, safe="").replace(".", "%2E")
 
 
-def for_each(step: Callable[[Path], None], paths: Sequence[Path]) -> None:
-    """Run a step for every path, several at once: a disk takes many fsyncs in about the time of one."""
-    if len(paths) == 1:
-        step(paths[0])
-    elif paths:
-        with ThreadPoolExecutor(min(THREADS, len(paths))) as pool:
-            list(pool.map(step, paths))
-
-
-def list_folder(folder: Path) -> Iterable[Path]:
-    """What is in a folder, in the order of names; nothing if it is gone."""
-    try:
-        return sorted(folder.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return ()
-
-
-def read_manifest(folder: Path) -> Json | None:
-    """The committable of a pre-committed transaction; None if it is only begun."""
-    try:
-        return json.loads((folder / MANIFEST).read_text())
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        return None
-
-
-def remove_tree(folder: Path) -> None:
-    """Delete garbage. What cannot be deleted now costs space, not rows: `Staging.settle` comes by again."""
-    try:
-        shutil.rmtree(folder)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        logger.warning("cannot delete %s now, it is tried again later: %s", folder, error)
-
-
-def _slice_of(name: str) -> int | None:
+def slice_of(name: str) -> int | None:
     parts = name.split("-")
     return int(parts[1]) if len(parts) == 3 and parts[1].isdigit() else None
-
-
-def _age_s(folder: Path) -> float | None:
-    try:
-        return max(0.0, time.time() - folder.stat().st_mtime)
-    except FileNotFoundError:
-        return None

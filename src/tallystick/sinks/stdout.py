@@ -12,6 +12,7 @@ from tallystick.errors import ConfigError
 from tallystick.guarantees import Kind, SinkFacts
 from tallystick.records import Mode
 from tallystick.sinks.base import PlainSink, SliceContext
+from tallystick.sinks.letters import documents
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -52,6 +53,9 @@ class Stdout(PlainSink):
                 "or use format='json'"
             )
         return None
+
+    def letters(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        return pa.record_batch({"value": documents(rows)})
 
     def apply(self, context: SliceContext, batches: Iterable[pa.RecordBatch]) -> None:
         sys.stdout.write("".join(self._lines(batches)))

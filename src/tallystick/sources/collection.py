@@ -7,13 +7,20 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
+from tallystick.config import duration_s
 from tallystick.errors import ConfigError
 from tallystick.guarantees import SourceFacts
 from tallystick.records import Json, Mode
-from tallystick.sources.base import Source, need_positive, need_whole
+from tallystick.sources.base import RangeSource, SourceLog, need_positive, need_whole
+from tallystick.sources.disorder import Disorder
+from tallystick.sources.lag import Lag
 from tallystick.sources.rows import Row, arrow_schema, infer_schema, parse_ddl, to_batch
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -23,7 +30,7 @@ _registering = threading.Lock()
 """Spark keeps data sources by name and looks the name up in `load`: nobody may come between the two."""
 
 
-class Collection(Source):
+class Collection(RangeSource):
     """Rows by offset: the same offsets always give the same rows, cut into the same partitions.
 
     ``items`` is a sequence of dictionaries or tuples, or a function of the offset, called on executors, with
@@ -34,7 +41,9 @@ class Collection(Source):
     - ``per_second``: rows come due at this rate, counted from where the run starts. With ``per_epoch`` an epoch is
       released whole when its first row is due, otherwise whatever is due makes an epoch. The trigger
       ``availableNow`` takes all rows as due.
+    - ``delay``: nothing is due before the run is so old.
     - ``partitions``: how many tasks read an epoch.
+    - ``disorder``: rows come out of their order, some of them late; such a collection must not grow.
 
     A restart goes on with its checkpoint. Rows may have been added at the end by then, never taken away or changed.
     Listed rows are pickled to Spark; for more than some hundred megabytes use a function.
@@ -56,6 +65,8 @@ class Collection(Source):
         partitions: int = 2,
         length: int | None = None,
         name: str = "collection",
+        delay: str = "0s",
+        disorder: Disorder | None = None,
     ) -> None:
         need_whole("collection", per_epoch=per_epoch, partitions=partitions)
         need_positive("collection", per_second=per_second)
@@ -67,6 +78,10 @@ class Collection(Source):
         self._length = _needed_length(length) if callable(items) else len(self._items)
         self._schema = schema if schema is not None else self._inferred()
         self._per_epoch, self._per_second, self._partitions = per_epoch, per_second, partitions
+        self._delay_s = duration_s(delay)
+        if not isinstance(disorder, Disorder | None):
+            raise ConfigError(f"collection: disorder is {disorder!r}, needed ts.sources.Disorder(…)")
+        self._disorder = disorder
         if not isinstance(self._schema, str):
             self._rows(self._schema)  # rows that do not fit are found now; words wait for Spark's parser
 
@@ -93,8 +108,20 @@ class Collection(Source):
             spark.dataSource.register(source)
             return spark.readStream.format(registered).load()
 
+    def load_range(self, spark: SparkSession, start: Json, end: Json, log: SourceLog) -> DataFrame:
+        from tallystick.sources.offset_reader import range_batch
+
+        schema = parse_ddl(self._schema) if isinstance(self._schema, str) else self._schema
+        first = 0 if start is None else int(start["offset"])
+        table = pa.Table.from_batches([range_batch(self._rows(schema), first, int(end["offset"]))])
+        return spark.createDataFrame(table, schema)
+
     def _describe(self, offset: Json) -> str | None:
         return str(offset["offset"]) if isinstance(offset, dict) and "offset" in offset else None
+
+    def lag(self, read: Json, log: SourceLog, spark: SparkSession | None = None) -> Lag:
+        """Rows that are not read, due or not."""
+        return Lag(records=max(0, self._length - (0 if read is None else int(read["offset"]))))
 
     def _inferred(self) -> StructType:
         if self._function is not None:
@@ -108,7 +135,32 @@ class Collection(Source):
 
         arrow = arrow_schema(schema)
         listed = None if self._function is not None else to_batch(self._items, arrow)
-        return Rows(self._length, schema, listed, self._function, self._per_epoch, self._per_second, self._partitions)
+        function = self._function
+        if self._disorder is not None:
+            order = self._disorder.order(self._length)
+            listed = listed.take(order) if listed is not None else None
+            function = _Reordered(function, order) if function is not None else None
+        return Rows(
+            self._length,
+            schema,
+            listed,
+            function,
+            self._per_epoch,
+            self._per_second,
+            self._partitions,
+            self._delay_s,
+        )
+
+
+class _Reordered:
+    """A function of the offset whose rows come in another order."""
+
+    def __init__(self, function: Callable[[int], Row], order: npt.NDArray[np.int64]) -> None:
+        self._function = function
+        self._order = order
+
+    def __call__(self, offset: int) -> Row:
+        return self._function(int(self._order[offset]))
 
 
 def _listed(items: Sequence[Row], length: int | None) -> tuple[Row, ...]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from tallystick.errors import ConfigError
 from tallystick.guarantees import SourceFacts
 from tallystick.records import Json, Mode
-from tallystick.sources.base import Source, need_whole
+from tallystick.sources.base import RangeSource, SourceLog, need_whole
+from tallystick.sources.lag import Lag
 from tallystick.sources.rows import parse_ddl
 
 if TYPE_CHECKING:
@@ -59,18 +62,22 @@ SAFE: Mapping[str, str] = MappingProxyType(
 )
 """Set on every load, because the session may say otherwise."""
 
+CORRUPT_RECORD = "_corrupt_record"
+"""Where Spark puts a line that it cannot parse, unless it is told another column."""
+
 SAFE_PARSING: Mapping[str, str] = MappingProxyType({"mode": "FAILFAST"})
 """Spark's default turns a line that it cannot parse into empty values without a word."""
 
 
 @dataclass(frozen=True)
-class Files(Source):
+class Files(RangeSource):
     """Every file that appears in a folder, read once.
 
     ``schema`` is a `StructType` or words such as ``id long, app string``; ``text`` has one of its own. Names that
     start with a dot or an underscore are not read, and so neither is what a Files sink is still staging in
     ``.tallystick``. ``max_files_per_epoch`` bounds an epoch. Lines that cannot be parsed stop the job, unless
-    ``options={"mode": "PERMISSIVE"}`` keeps them as empty values.
+    ``options={"mode": "PERMISSIVE"}`` keeps each as a row that has it in the column ``_corrupt_record string``, which
+    the schema must have then; give those rows an output of their own: ``where="_corrupt_record IS NOT NULL"``.
 
     A file must be complete when it appears (write it elsewhere and rename it), must not change, and must stay until
     the epoch that reads it is committed.
@@ -107,17 +114,52 @@ class Files(Source):
     def load(self, spark: SparkSession) -> DataFrame:
         from pyspark.errors import AnalysisException
 
-        declared = "value string" if self.schema is None else self.schema
-        schema = parse_ddl(declared) if isinstance(declared, str) else declared
-        reader = spark.readStream.format(self.format).schema(schema).options(**self._all_options())
+        self._need_place_for_bad_lines()
+        reader = spark.readStream.format(self.format).schema(self._columns()).options(**self._all_options())
         try:
             return reader.load(os.fspath(self.path))
         except AnalysisException as error:
             first_line = str(error).strip().splitlines()[0]
             raise ConfigError(f"files: {self.path} cannot be read: {first_line}") from error
 
+    def load_range(self, spark: SparkSession, start: Json, end: Json, log: SourceLog) -> DataFrame:
+        """File after file, in the order in which the stream found them."""
+        first, last = -1 if start is None else int(start["logOffset"]), int(end["logOffset"])
+        entries = [json.loads(line) for line in log() if line.startswith("{")]
+        read = [entry for entry in entries if first < int(entry["batchId"]) <= last]
+        ordered = sorted(read, key=lambda entry: (entry["batchId"], entry["timestamp"], entry["path"]))
+        paths = dict.fromkeys(str(entry["path"]) for entry in ordered)
+        columns, options = self._columns(), self._all_options()
+        frames = [spark.read.format(self.format).schema(columns).options(**options).load(path) for path in paths]
+        return reduce(lambda one, other: one.union(other), frames, spark.createDataFrame([], columns))
+
+    def _columns(self) -> StructType:
+        declared = "value string" if self.schema is None else self.schema
+        return parse_ddl(declared) if isinstance(declared, str) else declared
+
+    def _need_place_for_bad_lines(self) -> None:
+        """What is wrong with a schema in words shows when Spark has parsed it."""
+        if self.options.get("mode", "").upper() != "PERMISSIVE":
+            return
+        column = self.options.get("columnNameOfCorruptRecord", CORRUPT_RECORD)
+        found = {field.name: field.dataType.simpleString() for field in self._columns()}
+        if found.get(column) != "string":
+            raise ConfigError(
+                f"files: with mode PERMISSIVE the text of a line that cannot be parsed would be dropped without a "
+                f"word: add the column {column} string to the schema, which then has it"
+            )
+
     def _describe(self, offset: Json) -> str | None:
         return f"log {offset['logOffset']}" if isinstance(offset, dict) and "logOffset" in offset else None
+
+    def lag(self, read: Json, log: SourceLog, spark: SparkSession | None = None) -> Lag:
+        """Files that no epoch up to this one has in Spark's log; and those that have changed since they were logged."""
+        from tallystick.sources.files_lag import unread
+
+        last = -1 if read is None else int(read["logOffset"])
+        entries = [json.loads(line) for line in log() if line.startswith("{")]
+        known = {str(entry["path"]): int(entry["timestamp"]) for entry in entries if int(entry["batchId"]) <= last}
+        return unread(os.fspath(self.path), self.options.get("pathGlobFilter"), known, spark)
 
     def _all_options(self) -> dict[str, str]:
         parsing = SAFE_PARSING if self.format in ("csv", "json") else {}

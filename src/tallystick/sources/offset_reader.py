@@ -16,14 +16,15 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from tallystick.errors import ConfigError, TallystickError
+from tallystick.sources.declared import DeclaredDataSource, declare
 from tallystick.sources.rows import Row, arrow_schema, to_batch
 
 BATCH_ROWS = 10_000
@@ -40,6 +41,7 @@ class Rows:
     per_epoch: int | None
     per_second: float | None
     partitions: int
+    delay_s: float = 0.0
 
 
 class Part(InputPartition):
@@ -55,7 +57,7 @@ class Part(InputPartition):
 class OffsetReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
-        self._all_due = rows.per_second is None
+        self._all_due = rows.per_second is None and not rows.delay_s
         self._began: tuple[float, int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -90,14 +92,18 @@ class OffsetReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _due(self, begin: int) -> int:
         """Up to where rows are due: the first row of a run at once, the others in step with the clock.
 
-        Something is always due at the start, because Spark makes an epoch of the first answer even if it is empty.
+        Without a delay something is due at the start: Spark makes an epoch of the first answer even if it is empty.
         """
-        if self._all_due or self._rows.per_second is None:
+        if self._all_due:
             return self._rows.length
         now = time.monotonic()
         if self._began is None:
-            self._began = (now, begin)
+            self._began = (now + self._rows.delay_s, begin)
         since, first = self._began
+        if now < since:
+            return begin
+        if self._rows.per_second is None:
+            return self._rows.length
         return max(begin, min(self._rows.length, first + 1 + int((now - since) * self._rows.per_second)))
 
     def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802
@@ -117,11 +123,7 @@ class OffsetReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _carried(self, start: int, stop: int) -> bytes | None:
         if self._rows.listed is None:
             return None
-        if stop > self._rows.length:
-            raise ConfigError(
-                f"the checkpoint is to read row {stop - 1} again, but the collection holds {self._rows.length}: rows "
-                "were taken away. give it at least the rows it had"
-            )
+        _need_rows(self._rows, stop)
         buffer = pa.BufferOutputStream()
         with pa.ipc.new_stream(buffer, self._rows.listed.schema) as stream:
             stream.write_batch(self._rows.listed.slice(start, stop - start))
@@ -138,6 +140,24 @@ class OffsetReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _computed_batches(self._rows.function, arrow_schema(self._rows.schema), partition)
 
 
+def range_batch(rows: Rows, start: int, stop: int) -> pa.RecordBatch:
+    """The rows from ``start`` up to, not including, ``stop``."""
+    _need_rows(rows, stop)
+    if rows.listed is not None:
+        return rows.listed.slice(start, stop - start)
+    if rows.function is None:
+        raise TallystickError(f"a collection of {rows.length} rows has neither a list nor a function")
+    return to_batch([rows.function(offset) for offset in range(start, stop)], arrow_schema(rows.schema), start)
+
+
+def _need_rows(rows: Rows, stop: int) -> None:
+    if stop > rows.length:
+        raise ConfigError(
+            f"the checkpoint is to read row {stop - 1} again, but the collection holds {rows.length}: rows "
+            "were taken away. give it at least the rows it had"
+        )
+
+
 def _computed_batches(function: Callable[[int], Row], schema: pa.Schema, part: Part) -> Iterator[pa.RecordBatch]:
     for first in range(part.start, part.stop, BATCH_ROWS):
         stop = min(first + BATCH_ROWS, part.stop)
@@ -150,41 +170,6 @@ def _carried_batches(stream: bytes) -> Iterator[pa.RecordBatch]:
             yield from (batch.slice(first, BATCH_ROWS) for first in range(0, batch.num_rows, BATCH_ROWS))
 
 
-class OffsetDataSource(DataSource):
-    """What Spark is told about. `data_source` makes the subclass that carries the rows."""
-
-    registered: ClassVar[str]
-    rows: ClassVar[Rows]
-
-    def __init__(self, options: dict[str, str]) -> None:
-        super().__init__(options)
-        self._planned = False
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """Spark pickles the data source into every task, where only its name is asked for: leave the rows behind."""
-        return (_NameOnly, (self.registered,)) if self._planned else super().__reduce_ex__(protocol)
-
-    @classmethod
-    def name(cls) -> str:
-        return cls.registered
-
-    def schema(self) -> StructType:
-        return self.rows.schema
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        self._planned = True
-        return OffsetReader(self.rows)
-
-
-class _NameOnly(DataSource):
-    def __init__(self, registered: str) -> None:
-        super().__init__({})
-        self._registered = registered
-
-    def name(self) -> str:  # type: ignore[override]  # an instance knows it, the class does not
-        return self._registered
-
-
-def data_source(registered: str, rows: Rows) -> type[OffsetDataSource]:
-    """A data source class that holds these rows. It has no module-level name, so that it is pickled with them."""
-    return type("DeclaredCollection", (OffsetDataSource,), {"registered": registered, "rows": rows})
+def data_source(registered: str, rows: Rows) -> type[DeclaredDataSource]:
+    """A data source class that holds these rows."""
+    return declare(registered, rows.schema, lambda: OffsetReader(rows))

@@ -7,6 +7,7 @@ method per command. One coordinator is one generation: it is made when a query s
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -16,9 +17,11 @@ from tallystick import killpoints
 from tallystick.errors import (
     CheckpointError,
     CommitPendingError,
+    CommitRefusedError,
     EpochError,
     FencedError,
     ForeignCheckpointError,
+    PrepareError,
     TallystickError,
 )
 from tallystick.journal import Journal, horizon, roll_up
@@ -40,13 +43,21 @@ from tallystick.protocol import (
     Wait,
 )
 from tallystick.records import Attempt, Decision, Json, Mode, Outcome, Record, SourceOffsets, Vote
-from tallystick.sinks.base import TransactionalSink
+from tallystick.sinks.base import JobContext, TransactionalSink
+from tallystick.spark.batching import Batching, may_adapt
+from tallystick.spark.broadcast import PROPERTY
+from tallystick.spark.clock import StepClock
+from tallystick.spark.input_files import missing_files
 from tallystick.spark.offsets import read_offsets
-from tallystick.spark.outputs import Output, is_flat, projection
-from tallystick.spark.prepare import prepare_slices
+from tallystick.spark.outputs import Output, is_flat
+from tallystick.spark.prepare import prepare_slices, voting
+from tallystick.spark.rulebook import Declared, Rulebook
+from tallystick.spark.slice_writer import DEAD_LETTERS
+from tallystick.spark.slices import Assignment, SliceTask
+from tallystick.spark.stamping import Stamping
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger("tallystick")
 
@@ -68,8 +79,13 @@ class Plan:
     checkpoint: str
     outputs: tuple[Output, ...]
     sinks: dict[str, TransactionalSink[Any]]
+    epoch_s: float = JobContext().epoch_s
+    timeout_s: float = JobContext().timeout_s
     commit_patience_s: float = 300.0
+    min_pause_s: float = 0.0
+    still_leading: Callable[[], None] | None = None
     on_finished: Callable[[Attempt, Finished], None] | None = None
+    broadcasts: tuple[Declared, ...] = ()
 
 
 class Coordinator:
@@ -77,22 +93,40 @@ class Coordinator:
         self.plan = plan
         self.journal = journal
         self.failure: BaseException | None = None
-        self._rows: DataFrame | None = None
+        self._votes: DataFrame | None = None
         self._read = SourceOffsets()
-        self._clock = _StepClock()
+        self._rules = Rulebook(plan.broadcasts, plan.checkpoint, journal.store)
+        self._decided: SourceOffsets | None = None
+        self._clock = StepClock()
         self._waiting_since_s: float | None = None
         self._epoch = -1
+        self._stamps = Stamping(journal)
         self._generation: int | None = None
-        self._projection: list[Column] | None = None
+        self._ended_s: float | None = None
+        self._before: dict[str, Json] = {}
+        self._batching = Batching(adapts=False)
 
-    def run_epoch(self, rows: DataFrame, epoch: int) -> None:
-        """One epoch, from Spark's offset log to Spark's commit log. Raises to fail the query."""
+    def query(self, rows: DataFrame) -> DataFrame:
+        """What to start in place of ``rows``: it writes them, slice by slice, when an epoch of it is run."""
+        plan = self.plan
+        flat = is_flat(plan.outputs)
+        sinks = tuple((output.name, plan.sinks[output.name]) for output in plan.outputs)
+        task = SliceTask(plan.job_id, sinks, flat, plan.epoch_s, os.getpid(), plan.sinks.get(DEAD_LETTERS))
+        self._batching = Batching(adapts=may_adapt(rows))
+        return voting(rows, plan.outputs, task)
+
+    def run_epoch(self, votes: DataFrame, epoch: int) -> None:
+        """One epoch of `query`, from Spark's offset log to Spark's commit log. Raises to fail the query."""
         try:
+            self._rest()
+            self._check_leading()
             killpoints.reach("before-settle", epoch)
             me = Attempt(epoch, self._claimed(epoch))
-            self._rows, self._epoch, self._clock, self._waiting_since_s = rows, epoch, _StepClock(), None
-            self._read = read_offsets(rows.sparkSession, self.plan.checkpoint, epoch)
+            self._votes, self._epoch, self._clock, self._waiting_since_s = votes, epoch, StepClock(), None
+            self._stamps.begin()
+            self._read, self._decided = read_offsets(votes.sparkSession, self.plan.checkpoint, epoch), None
             finished = drive(MODES[self.plan.mode](me), self.perform)
+            self._clock.lap("commit")
             killpoints.reach("before-return", epoch)
         except BaseException as failure:
             if isinstance(failure, EpochError):
@@ -100,10 +134,22 @@ class Coordinator:
             self.failure = failure
             raise
         finally:
-            self._rows = None
+            self._votes = None
+            self._ended_s = time.monotonic()
+        self._before = {"epoch": epoch, **self._clock.after_decision()}
         log.info("epoch %d of %s: %s", epoch, self.plan.job, finished.how)
         if self.plan.on_finished is not None:
             self.plan.on_finished(me, finished)
+
+    def _rest(self) -> None:
+        """The least pause between two epochs. What this one reads is fixed already; its work has not begun."""
+        if self._ended_s is not None:
+            time.sleep(max(0.0, self._ended_s + self.plan.min_pause_s - time.monotonic()))
+
+    def _check_leading(self) -> None:
+        """To the protocol this is a crash here: whoever leads now settles what is left."""
+        if self.plan.still_leading is not None:
+            self.plan.still_leading()
 
     def _claimed(self, epoch: int) -> int:
         if self._generation is None:
@@ -136,6 +182,7 @@ class Coordinator:
         for sink in self.plan.sinks.values():
             sink.settled(self.plan.job_id, epoch)
         if epoch % EPOCHS_PER_SEGMENT == 0:
+            self._rules.prune(epoch)
             roll_up(self.journal, settled=epoch)
 
     def _recall(self, me: Attempt) -> Recalled:
@@ -147,6 +194,7 @@ class Coordinator:
                 epoch=me.epoch,
             )
         records, rivals = self.journal.recall(me)
+        self._stamps.recalled(alone=not records and not rivals)
         for record in records:
             if record.decision is Decision.COMMIT and record.read.digest not in ("", self._read.digest):
                 raise ForeignCheckpointError(
@@ -155,19 +203,26 @@ class Coordinator:
                     "nothing was written. restore it with its journal, or use a new checkpoint",
                     epoch=me.epoch,
                 )
+            if record.decision is Decision.COMMIT:
+                self._decided = record.read
         return Recalled(records, rivals, self.journal.resolution(me.epoch) if records else None)
 
     def _put(self, record: Record) -> Record:
         mine = record.attempt.generation == self._generation
         if mine:
             killpoints.reach("before-decide", record.attempt.epoch)
-            record = replace(record, read=self._read, facts=self._clock.facts())
+            self._check_leading()
+            record = replace(self._stamps.stamped(record), read=self._read, facts=self._facts())
         standing = self.journal.put(record)
         killpoints.reach("after-decide" if mine else "after-fence", record.attempt.epoch)
         self._clock.lap("decide" if mine else "settle")
         if mine and standing.decision is Decision.COMMIT:
             self._check_not_rolled_up(record.attempt)
         return standing
+
+    def _facts(self) -> dict[str, Json]:
+        """For people. What comes after a decision cannot be in it: the next one of this driver tells."""
+        return {**self._clock.facts(), **({"before": self._before} if self._before else {})}
 
     def _check_not_rolled_up(self, me: Attempt) -> None:
         """A very late zombie finds no ABORT any more, because old ones are pruned; but then its epoch is rolled up.
@@ -196,15 +251,45 @@ class Coordinator:
     def _prepare(self, command: Prepare) -> tuple[Vote, ...]:
         epoch = command.attempt.epoch
         killpoints.reach("before-prepare", epoch)
+        self._check_leading()
         self._clock.lap("settle")
-        if self._rows is None:
+        if self._votes is None:
             raise CheckpointError(f"epoch {epoch} has no rows to prepare: run_epoch was not called by Spark")
-        if self._projection is None:
-            self._projection = projection(self._rows, self.plan.outputs)
-        projected = self._rows.select(*self._projection)
-        votes = prepare_slices(projected, command, self.plan.job_id, is_flat(self.plan.outputs), self.plan.sinks)
+        self._need_input(self._votes, epoch)
+        decided = command.decided or None
+        work = Assignment(command.attempt, command.write, self._read.digest, self._stamps.first_us(), decided)
+        spark = self._votes.sparkSession
+        votes, seen = prepare_slices(self._votes, work, self.plan.timeout_s, self._carried(spark, epoch))
+        self._batching.saw(spark, seen)
         self._clock.lap("prepare")
         return votes
+
+    def _need_input(self, votes: DataFrame, epoch: int) -> None:
+        gone = missing_files(votes.sparkSession, self.plan.checkpoint, epoch, self._read)
+        if gone:
+            raise PrepareError(
+                f"epoch {epoch} could not be prepared: {len(gone)} of the files that it has to read are gone, the "
+                f"first is {gone[0]}. nothing was written. put them back and start the job again; to go on without "
+                "their rows, put files without rows in their place",
+                epoch=epoch,
+                files=gone[:100],
+            )
+
+    def _carried(self, spark: SparkSession, epoch: int) -> dict[str, str]:
+        """The rules for the tasks of an epoch: written down by now, and those that it was decided with before."""
+        if not self.plan.broadcasts:
+            return {}
+        found = self._rules.at(spark, epoch, self._read)
+        self._read = replace(self._read, rules=tuple((name, rules.digest) for name, (rules, _) in found.items()))
+        decided = self._decided.rules if self._decided is not None else ()  # at-most-once decides before it looks
+        if decided and dict(decided) != dict(self._read.rules):
+            raise CheckpointError(
+                f"epoch {epoch} was decided with the rules {dict(decided)}, but they are now "
+                f"{dict(self._read.rules)}: the journal was changed, or a broadcast state was added or taken away "
+                "before the epoch was settled. nothing was written. restore the checkpoint, and run the job as it was",
+                epoch=epoch,
+            )
+        return {PROPERTY + name: travelling for name, (_, travelling) in found.items()}
 
     def _commit(self, votes: tuple[Vote, ...], recovering: bool) -> tuple[Outcome, ...]:
         if killpoints.armed("inside-commit", self._epoch):
@@ -216,15 +301,23 @@ class Coordinator:
         return outcomes
 
     def _commit_by_sink(self, votes: tuple[Vote, ...], recovering: bool) -> tuple[Outcome, ...]:
+        """What one sink refuses does not keep the others from committing what is decided."""
         outcomes: dict[tuple[str, int], Outcome] = {}
+        refused: CommitRefusedError | None = None
         for name, group in _by_sink(votes).items():
             if name not in self.plan.sinks:
                 raise CheckpointError(
                     f"the journal has a decided transaction for the sink {name!r}, which this job does not have: it "
                     f"has {', '.join(self.plan.sinks)}. declare that sink again until the epoch is settled"
                 )
-            answers = self.plan.sinks[name].commit_all([vote.committable for vote in group], recovering)
+            try:
+                answers = self.plan.sinks[name].commit_all([vote.committable for vote in group], recovering)
+            except CommitRefusedError as error:
+                refused = refused or error
+                continue
             outcomes.update(zip((vote.key for vote in group), answers, strict=True))
+        if refused is not None:
+            raise refused
         return tuple(outcomes[vote.key] for vote in votes)
 
     def _wait(self, tries: int, unsettled: tuple[Vote, ...]) -> None:
@@ -265,21 +358,3 @@ def _by_sink(votes: tuple[Vote, ...]) -> dict[str, list[Vote]]:
     for vote in votes:
         groups.setdefault(vote.sink, []).append(vote)
     return groups
-
-
-class _StepClock:
-    """Wall time for people, durations from a clock that never jumps back."""
-
-    def __init__(self) -> None:
-        self._started_at = time.time()
-        self._started = self._last = time.monotonic()
-        self._laps: dict[str, float] = {}
-
-    def lap(self, step: str) -> None:
-        now = time.monotonic()
-        self._laps[step] = self._laps.get(step, 0.0) + now - self._last
-        self._last = now
-
-    def facts(self) -> dict[str, Any]:
-        durations = {f"{step}_s": round(seconds, 4) for step, seconds in self._laps.items()}
-        return {"at": round(self._started_at, 3), "until_decision_s": round(self._last - self._started, 4), **durations}

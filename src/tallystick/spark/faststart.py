@@ -18,11 +18,20 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from tallystick.errors import TallystickError
 
 LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SHORT_JOB: Mapping[str, str] = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.default.parallelism": "2",
+    # A job that lives for seconds spends more on compiling its plan than on running it uncompiled.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""Spark's settings for a job that lives for seconds."""
 CACHE = "TALLYSTICK_CACHE"
 ARCHIVES_KEPT = 3
 EXIT_S = 120

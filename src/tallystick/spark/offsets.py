@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tallystick.errors import CheckpointError
+from tallystick.journal.stores import open_store
 from tallystick.records import Json, SourceOffsets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from tallystick.journal.store import Store
 
 _URI = re.compile(r"(?:([A-Za-z][A-Za-z0-9+.-]*):)?(.*)", re.DOTALL)
 
@@ -36,7 +39,7 @@ def read_offsets(spark: SparkSession, checkpoint: str, epoch: int) -> SourceOffs
     """Driver, inside the epoch: the offsets that this epoch reads up to, per source."""
     local = local_path(checkpoint)
     if local is None:
-        text = _read_through_hadoop(spark, f"{checkpoint}/offsets/{epoch}")
+        text = _read_through_hadoop(spark, checkpoint, epoch)
     else:
         text = _read_local(local / "offsets" / str(epoch))
     return parse_offsets(text, f"{checkpoint}/offsets/{epoch}")
@@ -53,6 +56,26 @@ def parse_offsets(text: str, where: str) -> SourceOffsets:
     offsets = lines[1:]
     digest = hashlib.sha256("\n".join(offsets).encode()).hexdigest()[:32]
     return SourceOffsets(digest, tuple(_offset(line) for line in offsets))
+
+
+def source_log(checkpoint: str, place: int, spark: SparkSession | None) -> list[str]:
+    """The lines of the log that Spark keeps for one source alone; ``place`` is that of its line in the offset log.
+
+    A compacted entry holds everything before it.
+    """
+    logs = open_store(f"{checkpoint}/sources", spark)
+    entries = [name for name in logs.list(str(place)) if name.partition(".")[0].isdigit()]
+    entries.sort(key=lambda name: int(name.partition(".")[0]))
+    compacted = [number for number, name in enumerate(entries) if name.endswith(".compact")]
+    lines: list[str] = []
+    for name in entries[compacted[-1] if compacted else 0 :]:
+        lines += (logs.read(f"{place}/{name}") or b"").decode(errors="replace").splitlines()
+    return lines
+
+
+def newest_epoch(logs: Store, log: str) -> int:
+    """The newest epoch of Spark's ``offsets`` or ``commits``, -1 if there is none. ``logs`` is the checkpoint."""
+    return max((int(name) for name in logs.list(log) if name.isdigit()), default=-1)
 
 
 def _offset(line: str) -> Json:
@@ -75,6 +98,8 @@ def _read_local(path: Path) -> str:
         raise CheckpointError(f"{path} is no offset log of Spark: it is no text ({cause})") from cause
 
 
-def _read_through_hadoop(spark: SparkSession, uri: str) -> str:
-    rows = spark.read.option("wholetext", True).text(uri).collect()
-    return str(rows[0][0])
+def _read_through_hadoop(spark: SparkSession, checkpoint: str, epoch: int) -> str:
+    read = open_store(checkpoint, spark).read(f"offsets/{epoch}")
+    if read is None:
+        raise CheckpointError(f"{checkpoint}/offsets/{epoch} is gone: the checkpoint was moved or deleted")
+    return read.decode()

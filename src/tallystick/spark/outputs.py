@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from tallystick.errors import ConfigError
+from tallystick.sinks import letters
 from tallystick.sinks.base import Sink
 from tallystick.spark.fingerprint import row_hash
+from tallystick.spark.slice_writer import DEAD_LETTERS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -81,6 +83,22 @@ def outputs_of(sinks: Sink | Output | Sequence[Sink | Output]) -> tuple[Output, 
     return tuple(outputs)
 
 
+def dead_letters_of(sink: Sink | None, outputs: Sequence[Output]) -> Output | None:
+    """The output for rows that others refuse, checked beside them; None if the job has none."""
+    if sink is None:
+        return None
+    if not isinstance(sink, Sink):
+        raise ConfigError(f"dead_letters needs a sink such as ts.sinks.Files(path), found {type(sink).__name__}")
+    if any(other.name == DEAD_LETTERS for other in outputs):
+        raise ConfigError(
+            f"an output is called {DEAD_LETTERS!r}, which is the name of the one for refused rows: rename it"
+        )
+    if any(other.sink.target == sink.target for other in outputs):
+        raise ConfigError(f"dead_letters is {sink.target}, where another output writes: give it a target of its own")
+    sink.letters(letters.none())
+    return Output(sink, DEAD_LETTERS)
+
+
 def projection(rows: DataFrame, outputs: Sequence[Output]) -> list[Column]:
     """One projection for all outputs, made once per query: the schema of its epochs does not change.
 
@@ -105,10 +123,14 @@ def is_flat(outputs: Sequence[Output]) -> bool:
     return len(outputs) == 1 and outputs[0].where is None
 
 
+def schema_for(rows: DataFrame, output: Output) -> StructType:
+    """What an output takes of the rows, before its sink shapes it."""
+    return rows.select(*_chosen(rows, output)).schema
+
+
 def _shaped(rows: DataFrame, output: Output) -> tuple[list[Column], Column]:
     """The columns for the sink's `write`, and the hash of the row before the sink shaped it."""
-    chosen = [F.expr(text) for text in output.select] if output.select is not None else _all(rows.schema)
-    schema: StructType = rows.select(*chosen).schema
+    chosen, schema = _chosen(rows, output), schema_for(rows, output)
     by_name = dict(zip(schema.fieldNames(), chosen, strict=True))
     digest = row_hash(
         [(column, field.dataType, field.nullable) for column, field in zip(chosen, schema.fields, strict=True)]
@@ -117,6 +139,10 @@ def _shaped(rows: DataFrame, output: Output) -> tuple[list[Column], Column]:
     if shaped is None:
         shaped = [column.alias(name) for name, column in by_name.items()]
     return list(shaped), digest
+
+
+def _chosen(rows: DataFrame, output: Output) -> list[Column]:
+    return [F.expr(text) for text in output.select] if output.select is not None else _all(rows.schema)
 
 
 def _all(schema: StructType) -> list[Column]:

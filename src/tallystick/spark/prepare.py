@@ -3,57 +3,124 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from tallystick.errors import PrepareError, RowRefusedError, SinkError
-from tallystick.protocol import Prepare
 from tallystick.records import Vote
-from tallystick.sinks.base import TransactionalSink
-from tallystick.spark.slices import VOTE_SCHEMA, SliceTask
+from tallystick.spark.batching import Seen
+from tallystick.spark.outputs import Output, projection
+from tallystick.spark.slices import VOTE_SCHEMA, Assignment, SliceTask
+from tallystick.spark.whole import trouble
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def voting(rows: DataFrame, outputs: Sequence[Output], task: SliceTask) -> DataFrame:
+    """Driver, once per query: the streaming query whose rows are votes, one row per slice.
+
+    Writing is the last step of the query itself, so that Spark plans an epoch once. A query of our own on each epoch's
+    rows would be planned on top, and every row would be copied from the one into the other.
+    """
+    return rows.select(*projection(rows, outputs)).mapInArrow(task, VOTE_SCHEMA)
 
 
 def prepare_slices(
-    projected: DataFrame,
-    command: Prepare,
-    job_id: str,
-    flat: bool,
-    sinks: Mapping[str, TransactionalSink[Any]],
-) -> tuple[Vote, ...]:
-    """Driver: evaluate the epoch once. Returns a vote per slice and sink, in slice order.
+    votes: DataFrame, work: Assignment, timeout_s: float, carried: Mapping[str, str] | None = None
+) -> tuple[tuple[Vote, ...], list[Seen]]:
+    """Driver: evaluate the epoch once. Returns a vote per slice and sink, in slice order, and what each task saw.
 
-    ``projected`` is laid out by `outputs.projection`. Spark hands over exactly one result per task, whatever was
-    retried or run twice, so the votes name exactly one transaction per slice.
+    ``votes`` is an epoch of the query that `voting` made. Spark hands over exactly one result per task, whatever was
+    retried or run twice, so the votes name exactly one transaction per slice. After ``timeout_s`` the Spark job is
+    cancelled. ``carried`` are further local properties for the tasks.
     """
-    task = SliceTask(job_id, command.attempt, tuple(sinks.items()), flat, command.write, os.getpid())
+    epoch = work.attempt.epoch
+    with _cancelled_after(votes.sparkSession, timeout_s) as late, _assigned(votes.sparkSession, work, carried or {}):
+        try:
+            results = votes.collect()
+        except (PySparkException, Py4JError) as failure:
+            if late.is_set():
+                raise PrepareError(
+                    f"epoch {epoch} was cancelled: it was not prepared within the checkpoint's timeout of "
+                    f"{timeout_s:g} s. let the source give less per epoch, or raise Checkpoint(timeout=…)",
+                    epoch=epoch,
+                ) from failure
+            raise PrepareError(
+                f"epoch {epoch} could not be prepared: {cause_of(str(failure))}", epoch=epoch
+            ) from failure
+    found = [Vote.from_json(vote) for row in results for vote in json.loads(row.votes)]
+    return tuple(sorted(found, key=lambda vote: vote.key)), [Seen(row.rows, row.bytes) for row in results]
+
+
+@contextmanager
+def _assigned(spark: SparkSession, work: Assignment, carried: Mapping[str, str]) -> Iterator[None]:
+    """Every Spark job that this thread starts meanwhile does this work, and no job after it."""
+    properties = {Assignment.PROPERTY: work.to_text(), **carried}
+    for name, value in properties.items():
+        spark.sparkContext.setLocalProperty(name, value)
     try:
-        results = projected.mapInArrow(task, VOTE_SCHEMA).collect()
-    except (PySparkException, Py4JError) as failure:
-        raise PrepareError(
-            f"epoch {command.attempt.epoch} could not be prepared: {_cause(str(failure))}", epoch=command.attempt.epoch
-        ) from failure
-    votes = [Vote.from_json(vote) for row in results for vote in json.loads(row.votes)]
-    return tuple(sorted(votes, key=lambda vote: vote.key))
+        yield
+    finally:
+        for name in properties:
+            spark.sparkContext.setLocalProperty(name, "")
 
 
+@contextmanager
+def _cancelled_after(spark: SparkSession, timeout_s: float) -> Iterator[threading.Event]:
+    """Cancel this epoch's Spark jobs when the time is up. The event says that this happened."""
+    late = threading.Event()
+    context = spark.sparkContext
+    group = context.getLocalProperty("spark.jobGroup.id")  # the query's run
+
+    def cancel() -> None:
+        late.set()
+        if group is not None:
+            context.cancelJobGroup(group)
+
+    timer = threading.Timer(timeout_s, cancel)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield late
+    finally:
+        timer.cancel()
+
+
+_KAFKA_LOSS = re.compile(r"Some data may have been lost .*?Reason: (?P<reason>.+?)\s+(?:with consumer|at )", re.DOTALL)
+_FILE_GONE = re.compile(
+    r"FAILED_READ_FILE\.FILE_NOT_EXIST\] Encountered error while reading file (?P<file>.+?)\. +File"
+)
 _OUR_ERROR = re.compile(
     rf"tallystick\.errors\.(?:{SinkError.__name__}|{RowRefusedError.__name__}|\w+Error): (?P<text>.+)"
 )
 
 
-def _cause(text: str) -> str:
+def cause_of(text: str) -> str:
     """The words of the task's own error, without the stack traces of three languages around them."""
     ours = _OUR_ERROR.search(text)
     if ours is not None:
         return ours["text"].strip()
+    lost = _KAFKA_LOSS.search(text)
+    if lost is not None:
+        return (
+            f"records are gone that were not read yet ({' '.join(lost['reason'].split())}): retention has passed, or "
+            "the topic was deleted. to go on without them start with a new checkpoint"
+        )
+    gone = _FILE_GONE.search(text)
+    if gone is not None:
+        return (
+            f"the file {gone['file']} is gone while it was to be read. put it back and start the job again; to go on "
+            "without its rows, put a file without rows in its place"
+        )
+    if (about_checkpoint := trouble(text)) is not None:
+        return about_checkpoint
     missing = re.search(r"ModuleNotFoundError: No module named '(?P<module>[^']+)'", text)
     if missing is not None:
         return (

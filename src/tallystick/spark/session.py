@@ -5,18 +5,38 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from tallystick.errors import ConfigError
+from tallystick.s3.place import is_s3
+from tallystick.spark.parts import jars_of
+from tallystick.spark.s3a import MANAGER as S3_FILE_MANAGER
+from tallystick.spark.s3a import prove, tell_s3a
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ADAPTIVE = "spark.sql.adaptive.enabled"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+JARS = "spark.jars"
+PACKAGES = "spark.jars.packages"
+RETENTION = "spark.sql.streaming.minBatchesToRetain"
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+STATE: Mapping[str, str] = {PROVIDER: ROCKSDB, CHANGELOG: "true"}
+"""For queries that keep state: an epoch writes what changed, snapshots go up in the background, and the state need not
+fit into memory. docs/decisions/0011-rocksdb-with-changelogs.md"""
+PIPE = "spark.sql.execution.pandas.udf.buffer.size"
+PIPE_BYTES = 1 << 20
+"""How much Spark gathers before it hands rows to a Python worker. Its default of 64 kB costs the JVM a tenth to a sixth
+more time per row: it looks around for answers after each piece."""
+PRUNING: Mapping[str, str] = {"spark.sql.optimizer.pruneFiltersCanPruneStreamingSubplan": "true"}
+"""For queries with rules. Spark writes it into the checkpoint with the first epoch, and keeps to it."""
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 LOCAL_FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 """For ``file:`` checkpoints: Spark's default forks ``readlink`` and ``chmod`` processes for each of the two logs of an
@@ -40,9 +60,6 @@ DEFAULTS: Mapping[str, str] = {
     ADAPTIVE: "false",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # The state store is left as Spark has it: RocksDB with changelog checkpoints showed no gain for small state (six
-    # pairs on a busy machine, first epoch from 7 s sooner to 15 s later: undecided). For much state choose it with
-    # spark.sql.streaming.stateStore.providerClass before the first run; a checkpoint keeps the choice.
 }
 
 LOCAL_DEFAULTS: Mapping[str, str] = {
@@ -59,20 +76,23 @@ def session(
     conf: Mapping[str, str] | None = None,
     fast_start: bool = False,
     quiet: bool = True,
+    jvm_parts: Iterable[str] = (),
 ) -> SparkSession:
     """Driver: the session of this process, made now or found.
 
     ``master`` is Spark's (``local[2]``, ``spark://…``); None leaves it to spark-submit and to Spark's own files, and is
     ``local[*]`` where there are none. ``conf`` wins over what is set here; for Spark's web page set
     ``spark.ui.enabled``. ``fast_start`` is for processes that live for minutes: they start sooner, but
-    never reach full speed (`faststart`). ``quiet`` shows of Spark's log only errors.
+    never reach full speed (`faststart`). ``quiet`` shows of Spark's log only errors. ``jvm_parts`` are connectors that
+    Spark does not bring along: ``("spark-kafka",)`` for `tallystick.sources.Kafka`, ``("spark-s3",)`` for a checkpoint
+    in S3; they are fetched once.
 
-    Options of the JVM have no effect on one that is already running.
+    Options of the JVM and its parts have no effect on one that is already running.
     """
     from pyspark.sql import SparkSession
 
     master = master or _master(conf or {})
-    settings = settings_for(master, conf or {}, fast_start, quiet)
+    settings = settings_for(master, conf or {}, fast_start, quiet, jvm_parts)
     # The process that runs a Python source takes the interpreter from the environment that the JVM is started with,
     # not from spark.pyspark.python.
     os.environ.setdefault("PYSPARK_PYTHON", settings.get("spark.pyspark.python", sys.executable))
@@ -93,8 +113,10 @@ def _master(conf: Mapping[str, str]) -> str | None:
     return None if any(name in os.environ for name in elsewhere) else "local[*]"
 
 
-def settings_for(master: str | None, conf: Mapping[str, str], fast_start: bool, quiet: bool) -> dict[str, str]:
-    """The settings of `session`: ours, then those of ``conf``, with the options of the JVM joined."""
+def settings_for(
+    master: str | None, conf: Mapping[str, str], fast_start: bool, quiet: bool, jvm_parts: Iterable[str] = ()
+) -> dict[str, str]:
+    """The settings of `session`: ours, then those of ``conf``, with the options of the JVM and its jars joined."""
     local = LOCAL_DEFAULTS if master is not None and master.startswith("local") else {}
     options = [_quiet_option()] if quiet else []
     if fast_start:
@@ -104,7 +126,16 @@ def settings_for(master: str | None, conf: Mapping[str, str], fast_start: bool, 
         options.append(faststart.jvm_options())
     options += [conf[JAVA_OPTIONS]] if JAVA_OPTIONS in conf else []
     joined = {JAVA_OPTIONS: " ".join(options)} if options else {}
+    joined |= _jars(conf, jvm_parts)
     return {**DEFAULTS, **local, **conf, **joined}
+
+
+def _jars(conf: Mapping[str, str], jvm_parts: Iterable[str]) -> dict[str, str]:
+    """Jars of Spark, not of the JVM's class path: with another class path the JVM would not take its archive."""
+    chosen = [jar for jar in conf.get(JARS, "").split(",") if jar]
+    brought = conf.get(PACKAGES, "") + conf.get(JARS, "")
+    jars = dict.fromkeys([*chosen, *(jar for part in dict.fromkeys(jvm_parts) for jar in jars_of(part, brought))])
+    return {JARS: ",".join(jars)} if jars else {}
 
 
 def _quiet_option() -> str:
@@ -119,7 +150,7 @@ def check_session(spark: SparkSession, checkpoint: str | None = None, keeps_stat
 
     Returns what was changed on it or should be known, in words, one per finding; nothing if all is well. Raises
     `ConfigError` for a session that cannot keep the guarantees. With ``checkpoint`` also chooses how Spark writes its
-    logs there, and its state if the query keeps any.
+    logs there, and its state if the query keeps any; one in S3 is tried out.
     """
     from pyspark.sql.utils import is_remote
 
@@ -135,8 +166,35 @@ def check_session(spark: SparkSession, checkpoint: str | None = None, keeps_stat
                 f"spark.conf.set('{setting}', 'false')"
             )
     if checkpoint is not None:
-        _choose_file_manager(spark, checkpoint, keeps_state)
+        choose_file_manager(spark, checkpoint, keeps_state)
+        if is_s3(checkpoint):
+            prove(spark, checkpoint)
     return tuple(_without_adaptive(spark) + _other_interpreter(spark))
+
+
+@contextmanager
+def started_with(spark: SparkSession, epochs: int, keeps_state: bool, has_rules: bool = False) -> Iterator[None]:
+    """A query that starts here keeps that many finished epochs, and its state in RocksDB if it has any, and gets its
+    rows to Python in large pieces.
+
+    With rules it leaves out what is never true: the control streams, which are there for their offsets only, are not
+    read by its tasks, and so a replay does not need their rows. What the user has chosen for the session stays; and a
+    checkpoint keeps to the state store that it was begun with.
+    """
+    wanted = {
+        RETENTION: str(epochs),
+        PIPE: str(PIPE_BYTES),
+        **(STATE if keeps_state and spark.conf.get(PROVIDER, None) is None else {}),
+        **(PRUNING if has_rules else {}),
+    }
+    ours = {name: value for name, value in wanted.items() if spark.conf.get(name, None) is None}
+    for name, value in ours.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name in ours:
+            spark.conf.unset(name)
 
 
 def _without_adaptive(spark: SparkSession) -> list[str]:
@@ -162,10 +220,22 @@ def _other_interpreter(spark: SparkSession) -> list[str]:
     ]
 
 
-def _choose_file_manager(spark: SparkSession, checkpoint: str, keeps_state: bool) -> None:
-    """The fast one for local checkpoints without state, Spark's own for all others; a choice of the user's stays."""
+def choose_file_manager(spark: SparkSession, checkpoint: str, keeps_state: bool) -> None:
+    """Ours for S3, the fast one for local checkpoints without state, Spark's own for all others.
+
+    A choice of the user's stays; for S3 it is refused, because no other one is known to create atomically there.
+    """
     chosen = spark.conf.get(FILE_MANAGER, None)
-    if chosen not in (None, LOCAL_FILE_MANAGER):
+    if is_s3(checkpoint):
+        if chosen not in (None, LOCAL_FILE_MANAGER, S3_FILE_MANAGER):
+            raise ConfigError(
+                f"{FILE_MANAGER} is {chosen}: a checkpoint in S3 needs {S3_FILE_MANAGER}, because a late driver must "
+                f"not overwrite the logs of the one that leads: spark.conf.unset('{FILE_MANAGER}')"
+            )
+        tell_s3a(spark, checkpoint)
+        spark.conf.set(FILE_MANAGER, S3_FILE_MANAGER)
+        return
+    if chosen not in (None, LOCAL_FILE_MANAGER, S3_FILE_MANAGER):
         return
     if _is_local(spark, checkpoint) and not keeps_state:
         spark.conf.set(FILE_MANAGER, LOCAL_FILE_MANAGER)

@@ -1,60 +1,128 @@
 """Executor side: one task writes one slice of every sink, and votes.
 
-`SliceTask` is what ``mapInArrow`` runs. It is pickled to the workers, so it holds values only. A task that fails rolls
-back what it began; a task that is killed leaves its transactions to the driver's `AbortOrphans`.
+`SliceTask` is the last step of the streaming query: ``mapInArrow`` runs it, and what comes out of the query are votes.
+It is pickled to the workers once per query, so it holds values only, and only those that stay the same; which attempt
+a task works for, and what it is to write, travels with the Spark job of the epoch (`Assignment`). A task that fails
+rolls back what it began; a task that is killed leaves its transactions to the driver's `AbortOrphans`.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
-import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
 from tallystick import killpoints
 from tallystick.errors import EpochError
-from tallystick.records import HASH_MASK, Attempt, Fingerprint, Json, Parts, Vote
+from tallystick.records import Attempt, Fingerprint, Parts, Vote
 from tallystick.sinks.base import SliceContext, TransactionalSink
+from tallystick.spark.slice_writer import DEAD_LETTERS, SliceWriter
 
-VOTE_SCHEMA = "votes string"
+VOTE_SCHEMA = "votes string, rows long, bytes long"
+"""What one task was handed goes along for the driver (`batching`); it is no part of the vote."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What the tasks of one Spark job are to do: for which attempt, and which parts of it they write (None: all).
+
+    ``read`` is the digest of the offsets that the epoch reads, ``stamp_us`` a number that grows with every attempt.
+    ``decided`` are, if the epoch was decided before, the votes with refused rows; None if it was not.
+
+    It is a local property of that job, set by the driver right before it, because the query itself stays the same from
+    epoch to epoch.
+    """
+
+    PROPERTY: ClassVar[str] = "tallystick.assignment"
+
+    attempt: Attempt
+    write: Parts | None
+    read: str = ""
+    stamp_us: int = 0
+    decided: tuple[Vote, ...] | None = None
+
+    def to_text(self) -> str:
+        write = None if self.write is None else self.write.to_json()
+        fields = {"attempt": str(self.attempt), "write": write, "read": self.read, "stamp_us": self.stamp_us}
+        if self.decided is not None:
+            fields["refused"] = [replace(vote, committable=None).to_json() for vote in self.decided if vote.refused]
+        return json.dumps(fields)
+
+    @classmethod
+    def from_text(cls, text: str) -> Assignment:
+        value = json.loads(text)
+        write = value["write"]
+        parts = None if write is None else Parts.from_json(write)
+        decided = tuple(map(Vote.from_json, value["refused"])) if "refused" in value else None
+        return cls(Attempt.parse(value["attempt"]), parts, value["read"], value["stamp_us"], decided)
+
+    @classmethod
+    def of(cls, task: TaskContext) -> Assignment:
+        """The one of this task. Without one nobody asked for these rows, so nothing may be written."""
+        text = task.getLocalProperty(cls.PROPERTY)
+        if not text:
+            raise EpochError("a slice can only be written inside an epoch: its rows were asked for by somebody else")
+        return cls.from_text(text)
 
 
 @dataclass(frozen=True)
 class SliceTask:
     job_id: str
-    attempt: Attempt
     sinks: Sequence[tuple[str, TransactionalSink[Any]]]
     flat: bool
-    write: Parts | None
+    epoch_s: float
     driver_pid: int
+    letters: TransactionalSink[Any] | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task = TaskContext.get()
         if task is None:
-            raise EpochError("a slice can only be written inside a Spark task", epoch=self.attempt.epoch)
+            raise EpochError("a slice can only be written inside a Spark task")
+        work = Assignment.of(task)
         killpoints.driver_is(self.driver_pid)
-        writers = [self._writer(name, sink, task) for name, sink in self.sinks]
+        outputs = [self._writer(name, sink, task, work) for name, sink in self.sinks]
+        letters = None if self.letters is None else self._writer(DEAD_LETTERS, self.letters, task, work)
+        writers = [*outputs, *([] if letters is None else [letters])]
+        rows_seen = bytes_seen = 0
         try:
             for batch in batches:
-                for writer, (rows, hashes) in zip(writers, self._split(batch), strict=True):
-                    writer.write(rows, hashes)
-            killpoints.reach("after-write", self.attempt.epoch)
+                rows_seen, bytes_seen = rows_seen + batch.num_rows, bytes_seen + batch.nbytes
+                for writer, (rows, hashes) in zip(outputs, self._split(batch), strict=True):
+                    for refused in writer.write(rows, hashes):
+                        if letters is not None:
+                            letters.write_letters(refused)
+            killpoints.reach("after-write", work.attempt.epoch)
             votes = [writer.vote() for writer in writers]
         except BaseException:
             for writer in writers:
                 writer.give_up()
             raise
-        killpoints.reach("after-pre-commit", self.attempt.epoch)
-        yield pa.RecordBatch.from_pydict({"votes": [json.dumps([vote.to_json() for vote in votes])]})
+        killpoints.reach("after-pre-commit", work.attempt.epoch)
+        _spare_the_collector()
+        text = json.dumps([vote.to_json() for vote in votes])
+        yield pa.RecordBatch.from_pydict({"votes": [text], "rows": [rows_seen], "bytes": [bytes_seen]})
 
-    def _writer(self, name: str, sink: TransactionalSink[Any], task: TaskContext) -> _SliceWriter:
-        context = SliceContext(self.job_id, self.attempt, name, task.partitionId(), task.taskAttemptId())
-        wanted = self.write is None or Vote(name, context.slice, Fingerprint()) in self.write
-        return _SliceWriter(sink, context, wanted)
+    def _writer(self, name: str, sink: TransactionalSink[Any], task: TaskContext, work: Assignment) -> SliceWriter:
+        number, try_ = task.partitionId(), task.taskAttemptId()
+        context = SliceContext(
+            self.job_id,
+            work.attempt,
+            name,
+            number,
+            try_,
+            self.epoch_s,
+            work.read,
+            work.stamp_us,
+            dead_letters=self.letters is not None and name != DEAD_LETTERS and work.decided is None,
+        )
+        wanted = work.write is None or Vote(name, context.slice, Fingerprint()) in work.write
+        known = next((vote.refused for vote in work.decided or () if vote.key == (name, number)), {})
+        return SliceWriter(sink, context, wanted, known)
 
     def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
         """The rows and hashes for each sink, as `outputs.projection` laid them out."""
@@ -70,41 +138,17 @@ class SliceTask:
             yield pa.RecordBatch.from_struct_array(rows), hashes
 
 
-class _SliceWriter:
-    """One slice of one sink: counts all rows, and stages them if they are wanted. Empty slices open nothing."""
-
-    def __init__(self, sink: TransactionalSink[Any], context: SliceContext, wanted: bool) -> None:
-        self._sink = sink
-        self._context = context
-        self._wanted = wanted
-        self._open: Any = None
-        self._fingerprint = Fingerprint()
-
-    def write(self, rows: pa.RecordBatch, hashes: pa.Array) -> None:
-        if rows.num_rows == 0:
-            return
-        self._fingerprint += Fingerprint(rows.num_rows, _sum_64(hashes))
-        if not self._wanted:
-            return
-        if self._open is None:
-            killpoints.reach("before-begin", self._context.attempt.epoch)
-            self._open = self._sink.begin_transaction(self._context)
-        self._sink.write(self._open, rows)
-
-    def vote(self) -> Vote:
-        killpoints.reach("before-pre-commit", self._context.attempt.epoch)
-        committable: Json = None
-        if self._open is not None:
-            committable = self._sink.pre_commit(self._open)
-            self._open = None
-        return Vote(self._context.sink, self._context.slice, self._fingerprint, committable)
-
-    def give_up(self) -> None:
-        if self._open is not None:
-            transaction, self._open = self._open, None
-            self._sink.rollback(transaction)
+_spared = False
 
 
-def _sum_64(hashes: pa.Array) -> int:
-    values: np.ndarray[Any, np.dtype[np.uint64]] = hashes.to_numpy(zero_copy_only=False).view(np.uint64)
-    return int(np.add.reduce(values)) & HASH_MASK
+def _spare_the_collector() -> None:
+    """Once per worker: take what it has imported by now out of the garbage collector's sight.
+
+    PySpark's worker collects all garbage after every task, before it can take the next one. With everything that a sink
+    imports that takes 20 to 45 ms, every time, and finds nothing: modules stay for as long as the worker does.
+    """
+    global _spared
+    if not _spared:
+        _spared = True
+        gc.collect()
+        gc.freeze()

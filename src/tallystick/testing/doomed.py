@@ -12,6 +12,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -32,10 +33,14 @@ def prepare_and_die(
 
 
 def write_and_die(
-    sink: TransactionalSink[Any], context: SliceContext, batches: Sequence[pa.RecordBatch], folder: Path
+    sink: TransactionalSink[Any],
+    context: SliceContext,
+    batches: Sequence[pa.RecordBatch],
+    folder: Path,
+    after_s: float = 0.0,
 ) -> None:
-    """Begin and write in a process that is then killed, before it can pre-commit."""
-    _run("write", (sink, context, _pack(batches)), folder)
+    """Begin and write in a process that is killed ``after_s`` later, before it can pre-commit."""
+    _run("write", (sink, context, _pack(batches), after_s), folder)
 
 
 def commit_and_die(sink: TransactionalSink[Any], committable: Json, folder: Path) -> None:
@@ -73,7 +78,10 @@ def _perform(action: str, cargo: tuple[Any, ...]) -> Json:
     with pa.ipc.open_stream(base64.b64decode(cargo[2])) as stream:
         for batch in stream:
             sink.write(transaction, batch)
-    return sink.pre_commit(transaction) if action == "prepare" else None
+    if action == "prepare":
+        return sink.pre_commit(transaction)
+    time.sleep(cargo[3])
+    return None
 
 
 def main() -> None:

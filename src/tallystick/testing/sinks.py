@@ -18,14 +18,16 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
 
+from tallystick.errors import RowRefusedError
 from tallystick.records import Attempt, Json, Outcome
-from tallystick.sinks.base import OpenTransaction, Sink, SliceContext, TransactionalSink, TransactionState
+from tallystick.sinks.base import JobContext, OpenTransaction, Sink, SliceContext, TransactionalSink, TransactionState
 from tallystick.sinks.staged import StagedSink, lower
 from tallystick.testing.doomed import commit_and_die, prepare_and_die, write_and_die
 
@@ -40,6 +42,13 @@ class SinkContract:
     held_by_target: ClassVar[bool] = True
     """The target itself knows what is begun or pre-committed, so that it can be found and ended by anybody. False
     only if rows travel inside the committable: then nothing is left to find, and nothing to end."""
+
+    ends_with_its_client: ClassVar[bool] = False
+    """The target rolls back by itself what a process had begun and not pre-committed when it died: nothing is left to
+    find then, or not for long."""
+
+    on_its_way_s: ClassVar[float] = 0.0
+    """How long rows may be on their way to the target after `write` has returned: only then it knows of them."""
 
     def make_sink(self, tmp_path: Path) -> Sink:
         """A sink of any kind on a target without rows; called once per test."""
@@ -64,6 +73,10 @@ class SinkContract:
         """Make the target roll back a pre-committed transaction, as by a time-out. False: it never does that."""
         return False
 
+    def refused_rows(self) -> pa.RecordBatch | None:
+        """Rows that the target refuses, in the shape of `rows`. None: there are none that the sink knows of in time."""
+        return None
+
     def break_connection(self, sink: Any) -> AbstractContextManager[None] | None:
         """While the returned context is open, the target cannot be reached. None: that cannot be arranged."""
         return None
@@ -75,7 +88,7 @@ class SinkContract:
     @pytest.fixture
     def sink(self, tmp_path: Path) -> TransactionalSink[Any]:
         made = lower(self.make_sink(tmp_path), tmp_path / "contract-staging")
-        made.check()
+        made.check(JobContext())
         return made
 
     @pytest.fixture
@@ -158,10 +171,10 @@ class SinkContract:
     def test_a_process_that_dies_before_pre_commit_leaves_nothing_but_an_open_transaction(
         self, sink: TransactionalSink[Any], scratch: Path
     ) -> None:
-        write_and_die(sink, context(), [self.rows(0, 5)], scratch)
+        write_and_die(sink, context(), [self.rows(0, 5)], scratch, self.on_its_way_s)
         self.assert_published(sink)
         found = self.open(sink)
-        if self.held_by_target:
+        if self.held_by_target and (found or not self.ends_with_its_client):
             assert [(one.attempt, one.state) for one in found] == [(Attempt(0, 1), TransactionState.BEGUN)]
         for one in found:
             sink.abort(one.committable)
@@ -211,6 +224,36 @@ class SinkContract:
         sink.settled(JOB, 9)
         assert sink.commit(other) is Outcome.COMMITTED
         self.assert_published(sink, self.rows(5, 5))
+
+    # -- rows that the target refuses -------------------------------------------------------------------------------
+
+    def test_refused_rows_fail_the_slice_or_are_given_back(self, sink: TransactionalSink[Any]) -> None:
+        """Without dead letters nothing is published; with them all others are."""
+        bad = self.refused_rows()
+        if bad is None:
+            pytest.skip("this target takes every row (no refused_rows hook)")
+        good = self.rows(0, 4)
+        mixed = _joined(good.slice(0, 1), bad, good.slice(1))
+        transaction = sink.begin_transaction(context())
+        with pytest.raises(RowRefusedError):
+            self.write_through(sink, transaction, mixed)
+        sink.rollback(transaction)
+        self.assert_published(sink)
+        transaction = sink.begin_transaction(replace(context(generation=2), dead_letters=True))
+        refused = sink.write(transaction, mixed) or ()
+        assert [one.place for one in refused] == list(range(1, 1 + bad.num_rows))
+        assert all(one.why for one in refused)
+        assert sink.commit(json.loads(json.dumps(sink.pre_commit(transaction)))) is Outcome.COMMITTED
+        self.assert_published(sink, good)
+
+    def test_a_slice_of_which_every_row_is_refused_publishes_nothing(self, sink: TransactionalSink[Any]) -> None:
+        bad = self.refused_rows()
+        if bad is None:
+            pytest.skip("this target takes every row (no refused_rows hook)")
+        transaction = sink.begin_transaction(replace(context(), dead_letters=True))
+        assert len(sink.write(transaction, bad) or ()) == bad.num_rows
+        assert sink.commit(json.loads(json.dumps(sink.pre_commit(transaction)))).confirmed
+        self.assert_published(sink)
 
     # -- servers that forget, connections that break ----------------------------------------------------------------
 
@@ -279,6 +322,11 @@ class SinkContract:
             sink.write(transaction, batch)
         return json.loads(json.dumps(sink.pre_commit(transaction)))
 
+    def write_through(self, sink: TransactionalSink[Any], transaction: Any, batch: pa.RecordBatch) -> None:
+        """Some targets say only at the end what they refuse."""
+        sink.write(transaction, batch)
+        sink.pre_commit(transaction)
+
     def open(self, sink: TransactionalSink[Any]) -> list[OpenTransaction]:
         return list(sink.open_transactions(JOB))
 
@@ -295,6 +343,11 @@ class SinkContract:
 
 def context(epoch: int = 0, generation: int = 1, slice_: int = 0, task: int = 7, job: str = JOB) -> SliceContext:
     return SliceContext(job, Attempt(epoch, generation), "out", slice_, task)
+
+
+def _joined(*batches: pa.RecordBatch) -> pa.RecordBatch:
+    [joined] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return joined
 
 
 def unwrap(sink: TransactionalSink[Any]) -> Any:

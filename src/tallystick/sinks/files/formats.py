@@ -9,13 +9,13 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tallystick.errors import RowRefusedError
+from tallystick.sinks.filesystem import Opened
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,15 @@ class Writer(ABC):
     buffered_bytes = 0
     """Rows in memory that `flush` would write."""
 
+    def __init__(self, opened: Opened) -> None:
+        self._opened = opened
+        self._file = opened.file
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the file that are in memory, and leave it only when the file is closed or grows."""
+        return self._opened.held_bytes()
+
     @abstractmethod
     def write(self, rows: pa.RecordBatch) -> None:
         """Take rows; some may stay in memory until `flush`."""
@@ -101,9 +110,9 @@ class Writer(ABC):
     def flush(self) -> None:
         """Give memory back by writing what is buffered."""
 
-    @abstractmethod
     def written_bytes(self) -> int:
-        """How large the file is so far, without what is still in memory."""
+        """How large the file is so far, without the rows that are still in memory."""
+        return int(self._file.tell())
 
     @abstractmethod
     def close(self) -> None:
@@ -117,12 +126,12 @@ class Writer(ABC):
 class ParquetFile(Writer):
     """Batches wait until a row group is full: row groups, not Spark's batches, decide how well a file reads."""
 
-    def __init__(self, path: Path, schema: pa.Schema, compression: str | None, group_bytes: int) -> None:
+    def __init__(self, opened: Opened, schema: pa.Schema, compression: str | None, group_bytes: int) -> None:
         import pyarrow.parquet as pq
 
+        super().__init__(opened)
         self._group_bytes = group_bytes
         self._batches: list[pa.RecordBatch] = []
-        self._file = pa.OSFile(str(path), "wb")
         # microseconds are what Spark, pandas and DuckDB all read; nanoseconds that would be lost raise instead
         self._writer = pq.ParquetWriter(
             self._file, schema, compression=compression, version="2.6", use_dictionary=True, coerce_timestamps="us"
@@ -140,9 +149,6 @@ class ParquetFile(Writer):
             self._batches, self.buffered_bytes = [], 0
             self._writer.write_table(table, row_group_size=max(1, table.num_rows))
 
-    def written_bytes(self) -> int:
-        return int(self._file.tell())
-
     def close(self) -> None:
         self.flush()
         self._writer.close()
@@ -151,23 +157,20 @@ class ParquetFile(Writer):
     def discard(self) -> None:
         self._batches = []
         self._writer.is_open = False  # or its finaliser would try to write a footer into a closed file
-        self._file.close()
+        self._opened.abandon()
 
 
 class OrcFile(Writer):
     """ORC's writer does its own buffering, up to a stripe."""
 
-    def __init__(self, path: Path, compression: str | None, stripe_bytes: int) -> None:
+    def __init__(self, opened: Opened, compression: str | None, stripe_bytes: int) -> None:
         import pyarrow.orc as orc
 
-        self._file = pa.OSFile(str(path), "wb")
+        super().__init__(opened)
         self._writer = orc.ORCWriter(self._file, compression=compression, stripe_size=stripe_bytes)
 
     def write(self, rows: pa.RecordBatch) -> None:
         self._writer.write(pa.Table.from_batches([rows]))
-
-    def written_bytes(self) -> int:
-        return int(self._file.tell())
 
     def close(self) -> None:
         self._writer.close()
@@ -178,15 +181,15 @@ class OrcFile(Writer):
             self._writer.close()
         except (OSError, pa.ArrowException):
             self._writer.is_open = False  # the disk is full or gone; the file is deleted anyway
-        self._file.close()
+        self._opened.abandon()
 
 
 class LinesFile(Writer):
     """One string column, one line per row: JSON lines, CSV and text, which Spark has already put into words."""
 
-    def __init__(self, path: Path, compression: str | None, header: str | None, breakable: bool) -> None:
+    def __init__(self, opened: Opened, compression: str | None, header: str | None, breakable: bool) -> None:
+        super().__init__(opened)
         self._breakable = breakable
-        self._file = pa.OSFile(str(path), "wb")
         self._stream = pa.CompressedOutputStream(self._file, compression) if compression else self._file
         if header is not None:
             self._stream.write(f"{header}\n".encode())
@@ -197,9 +200,6 @@ class LinesFile(Writer):
             refuse_line_breaks(values, rows.schema.field(0).name)
         self._stream.write(lines(values))
 
-    def written_bytes(self) -> int:
-        return int(self._file.tell())
-
     def close(self) -> None:
         self._stream.close()
         self._file.close()
@@ -207,7 +207,7 @@ class LinesFile(Writer):
     def discard(self) -> None:
         with contextlib.suppress(OSError):  # a full disk; the file is deleted anyway
             self._stream.close()
-        self._file.close()
+        self._opened.abandon()
 
 
 def lines(values: pa.Array) -> Any:
@@ -223,10 +223,14 @@ def lines(values: pa.Array) -> Any:
     return data.slice(start, end - start)
 
 
+def broken(values: pa.Array) -> pa.Array:
+    """Marks the texts that have a line break in them."""
+    return pc.match_substring_regex(values, r"[\n\r]")
+
+
 def refuse_line_breaks(values: pa.Array, column: str) -> None:
     """A text file has no way to say that a line break belongs to a row: it would be read back as two rows."""
-    broken = pc.any(pc.match_substring_regex(values, r"[\n\r]")).as_py()
-    if broken:
+    if pc.any(broken(values)).as_py():
         raise RowRefusedError(
             f"a row of the text column {column!r} has a line break in it, and a text file would give it back as two "
             "rows: remove it with regexp_replace, or write format='json'",

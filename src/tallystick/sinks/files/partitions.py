@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -37,6 +38,17 @@ def folder_of(columns: Sequence[str], values: Sequence[str | None]) -> str:
             )
         names.append(name)
     return "/".join(names)
+
+
+def values_of(folder: str, columns: Sequence[str]) -> list[str | None]:
+    """The partition values that `folder_of` made a folder of."""
+    names = folder.split("/")[: len(columns)]
+    texts = [name.partition("=")[2] for name in names]
+    return [None if text == NULL_NAME else unescape(text) for text in texts]
+
+
+def unescape(text: str) -> str:
+    return re.sub(r"%([0-9A-F]{2})", lambda match: chr(int(match[1], 16)), text)
 
 
 def split(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:

@@ -14,9 +14,12 @@ from tallystick.sinks.files.formats import FORMATS, Format
 
 @dataclass(frozen=True)
 class Settings:
-    """Values of one file sink; `Files` documents them. Whatever is wrong is a `ConfigError` that says what to write."""
+    """Values of one file sink; `Files` documents them. Whatever is wrong is a `ConfigError` that says what to write.
 
-    path: Path
+    ``target`` is where files are published, in the words that errors use.
+    """
+
+    target: str
     format: str = "parquet"
     partition_by: tuple[str, ...] = ()
     compression: str = "none"
@@ -43,6 +46,37 @@ class Settings:
     def group_bytes(self) -> int:
         """A row group is never larger than a file should become."""
         return min(self.row_group_bytes, self.roll_bytes or self.row_group_bytes)
+
+
+def checked(
+    target: str,
+    *,
+    partition_by: Sequence[str],
+    compression: str | None,
+    roll_bytes: int | None,
+    row_group_bytes: int,
+    required: Sequence[str],
+    format: str = "parquet",  # noqa: A002 - the word that Spark uses
+    roll_age: str | None = None,
+    header: bool = False,
+    options: Mapping[str, str] | None = None,
+) -> Settings:
+    """What a user gave, as settings. What has no default here every sink of files has."""
+    spec = known_format(format)
+    if header and format != "csv":
+        raise ConfigError(f"only csv files have a header, found header=True with format={format!r}: leave it out")
+    return Settings(
+        target=target,
+        format=format,
+        partition_by=names("partition_by", partition_by),
+        compression=known_compression(spec, compression),
+        roll_bytes=None if roll_bytes is None else positive_bytes("roll_bytes", roll_bytes),
+        roll_age_s=None if roll_age is None else age_s("roll_age", roll_age),
+        row_group_bytes=positive_bytes("row_group_bytes", row_group_bytes),
+        required=names("required", required),
+        header=header,
+        options=format_options(spec, options or {}),
+    )
 
 
 def posix_path(path: str | Path) -> Path:

@@ -144,8 +144,8 @@ def _words(data: Sequence[str], column: ColumnOf, settings: Settings) -> Column:
     row = f.struct(*(column(name).alias(name) for name in data))
     options = {**DEFAULTS[settings.format], **settings.options}
     if settings.format == "json":
-        return f.to_json(row, options).alias(_free_name("value", settings))
-    name = header_line(data, settings) if settings.header else _free_name("value", settings)
+        return f.to_json(row, options).alias(free_name("value", settings))
+    name = header_line(data, settings) if settings.header else free_name("value", settings)
     return f.to_csv(row, options).alias(name)
 
 
@@ -171,7 +171,7 @@ def _null_in(column: ColumnOf, settings: Settings) -> list[Column]:
     return [f.coalesce(*(f.when(column(name).isNull(), f.lit(name)) for name in settings.required)).alias(NULL_IN)]
 
 
-def _free_name(name: str, settings: Settings) -> str:
+def free_name(name: str, settings: Settings) -> str:
     while name in settings.partition_by:
         name += "_"
     return name

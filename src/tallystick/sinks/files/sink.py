@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-import pyarrow as pa
-
-from tallystick.errors import ConfigError, RowRefusedError, SinkError
+from tallystick.errors import SinkError
 from tallystick.guarantees import Kind, SinkFacts
-from tallystick.records import Json, Mode, Outcome
-from tallystick.sinks.base import OpenTransaction, SliceContext, TransactionalSink
+from tallystick.records import Mode
+from tallystick.sinks.base import JobContext
 from tallystick.sinks.files import settings as parse
-from tallystick.sinks.files.publish import publish_all
-from tallystick.sinks.files.settings import Settings
-from tallystick.sinks.files.shape import file_columns
-from tallystick.sinks.files.transaction import Transaction
-from tallystick.sinks.staging import Staging
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
-    from pyspark.sql.types import StructType
-
-STAGING = ".tallystick"
-
-R = TypeVar("R")
+from tallystick.sinks.files.folder import STAGING, FolderSink
+from tallystick.sinks.filesystem import Posix
 
 
-class Files(TransactionalSink[Transaction]):
+class Files(FolderSink[Path]):
     """Publish rows as files in a folder of a local or mounted POSIX file system.
 
     Readers need nothing special: whatever is in the folder is committed, and each file appears whole. The files of
@@ -74,32 +59,30 @@ class Files(TransactionalSink[Transaction]):
         header: bool = False,
         options: Mapping[str, str] | None = None,
     ) -> None:
-        spec = parse.known_format(format)
-        if header and format != "csv":
-            raise ConfigError(f"only csv files have a header, found header=True with format={format!r}: leave it out")
-        self.settings = Settings(
-            path=parse.posix_path(path),
+        folder = parse.posix_path(path)
+        settings = parse.checked(
+            str(folder),
             format=format,
-            partition_by=parse.names("partition_by", partition_by),
-            compression=parse.known_compression(spec, compression),
-            roll_bytes=None if roll_bytes is None else parse.positive_bytes("roll_bytes", roll_bytes),
-            roll_age_s=None if roll_age is None else parse.age_s("roll_age", roll_age),
-            row_group_bytes=parse.positive_bytes("row_group_bytes", row_group_bytes),
-            required=parse.names("required", required),
+            partition_by=partition_by,
+            compression=compression,
+            roll_bytes=roll_bytes,
+            roll_age=roll_age,
+            row_group_bytes=row_group_bytes,
+            required=required,
             header=header,
-            options=parse.format_options(spec, options or {}),
+            options=options,
         )
-        self.path = self.settings.path
-        self.staging = Staging(self.path / STAGING)
+        super().__init__(folder, Posix(), settings)
 
     @property
     def target(self) -> str:
         return f"file:{self.path}"
 
-    def columns(self, schema: StructType, column: Callable[[str], Column]) -> Sequence[Column] | None:
-        return file_columns(schema, column, self.settings)
+    @property
+    def look(self) -> str:
+        return f"ls -ld {self.path}; df {self.path}"
 
-    def check(self) -> None:
+    def check(self, job: JobContext) -> None:
         """Make the folder if needed, and try what a commit will do: write, fsync, rename."""
         if self.path.exists() and not self.path.is_dir():
             raise SinkError(f"{self.path} is a file, needed a folder: move it away or choose another path")
@@ -116,7 +99,7 @@ class Files(TransactionalSink[Transaction]):
         except OSError as error:
             raise SinkError(
                 f"cannot publish files in {self.path}: {error}. needed a folder that this user may write to, on a disk "
-                f"with free space. look with: ls -ld {self.path}; df {self.path}"
+                f"with free space. look with: {self.look}"
             ) from error
 
     def _check_one_file_system(self) -> None:
@@ -126,56 +109,3 @@ class Files(TransactionalSink[Transaction]):
                 f"{self.staging.root} is on another file system than {self.path}, so files cannot be published by "
                 f"renaming: unmount it or delete the link, then start the job again"
             )
-
-    def begin_transaction(self, context: SliceContext) -> Transaction:
-        return self._staging(lambda: Transaction(self.settings, self.staging.begin(context), context))
-
-    def write(self, transaction: Transaction, rows: pa.RecordBatch) -> None:
-        self._staging(lambda: transaction.write(rows))
-
-    def pre_commit(self, transaction: Transaction) -> Json:
-        return self._staging(lambda: self._seal(transaction))
-
-    def _seal(self, transaction: Transaction) -> Json:
-        transaction.close()
-        committable = {"dir": self.staging.relative(transaction.folder), "files": transaction.files()}
-        self.staging.seal(transaction.folder, committable)
-        return committable
-
-    def rollback(self, transaction: Transaction) -> None:
-        transaction.discard()
-        self.staging.roll_back(transaction.folder)
-
-    def commit(self, committable: Json) -> Outcome:
-        return self.commit_all([committable], recovering=False)[0]
-
-    def commit_all(self, committables: Sequence[Json], recovering: bool) -> list[Outcome]:
-        return publish_all(self.path, self.staging, committables)
-
-    def abort(self, committable: Json) -> None:
-        self._staging(lambda: self.staging.discard(self.staging.locate(committable["dir"])))
-
-    def open_transactions(self, job_id: str) -> Iterable[OpenTransaction]:
-        return self._staging(lambda: list(self.staging.open(job_id)))
-
-    def settled(self, job_id: str, epoch: int) -> None:
-        self._staging(lambda: self.staging.settle(job_id, epoch))
-
-    def _staging(self, step: Callable[[], R]) -> R:
-        """Run a step on the staging area; what Arrow and the operating system raise becomes a `SinkError`."""
-        try:
-            return step()
-        except OSError as error:
-            self._fail(error)
-        except pa.ArrowException as error:
-            raise RowRefusedError(
-                f"rows cannot be written as {self.settings.format} to {self.path}: {error}. nothing was published: "
-                "change or filter these rows before the sink"
-            ) from error
-
-    def _fail(self, error: OSError) -> NoReturn:
-        reason = f"{error} ({os.strerror(error.errno)})" if error.errno and not error.strerror else str(error)
-        raise SinkError(
-            f"cannot stage files in {self.path}: {reason}. nothing of this slice was published. needed a folder that "
-            f"is there, writable and has free space. look with: ls -ld {self.path}; df {self.path}"
-        ) from error

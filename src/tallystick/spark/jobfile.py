@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import traceback
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from tallystick.cli.failures import JobFileError, in_user_file
-from tallystick.errors import TallystickError
+from tallystick.errors import JobFileError, TallystickError
 
 if TYPE_CHECKING:
     from tallystick.spark.job import Job
@@ -21,8 +21,14 @@ def load_job(spec: str) -> Job:
 
     A `TallystickError` that the file raises comes through as it is; any other error of it becomes a `JobFileError`.
     """
+    path, _ = parse(spec)
+    return job_of(load_file(path), spec)
+
+
+def job_of(module: ModuleType, spec: str) -> Job:
+    """The job that ``FILE[:NAME]`` names, from its file as it was loaded."""
     path, name = parse(spec)
-    jobs = find_jobs(load_file(path))
+    jobs = find_jobs(module)
     if not jobs:
         raise JobFileError(f"{path} declares no job: needed a line such as: job = ts.Job('app-pv', …)")
     if name is None:
@@ -97,3 +103,31 @@ def _put_on_path(folder: Path) -> None:
 
 def _listed(jobs: dict[str, Job]) -> str:
     return ", ".join(name if name == job.name else f"{name} ({job.name})" for name, job in jobs.items())
+
+
+def in_user_file(failure: BaseException, path: Path) -> JobFileError:
+    """What went wrong in somebody's Python file, with the line of that file and not of ours."""
+    line = _line_in(failure, path)
+    where = f"{path}, line {line}" if line is not None else str(path)
+    kind = type(failure).__name__
+    text = failure.msg if isinstance(failure, SyntaxError) else shortened(failure)
+    return JobFileError(f"{where}: {kind}: {text}" if text else f"{where}: {kind}", file=str(path), line=line)
+
+
+def passes_through(failure: BaseException, path: Path) -> bool:
+    """Whether the failure was raised below a line of this file."""
+    return _line_in(failure, path) is not None
+
+
+def _line_in(failure: BaseException, path: Path) -> int | None:
+    if isinstance(failure, SyntaxError) and failure.filename == str(path):
+        return failure.lineno
+    lines = [frame.lineno for frame in traceback.extract_tb(failure.__traceback__) if frame.filename == str(path)]
+    return lines[-1] if lines else None
+
+
+def shortened(failure: BaseException) -> str:
+    """Spark puts the plan and the stack of the JVM below the first line of its errors."""
+    lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
+    kept = 1 if type(failure).__module__.startswith(("pyspark.", "py4j.")) else 6
+    return " ".join(lines[:kept]).rstrip(".;")

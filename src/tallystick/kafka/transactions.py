@@ -1,0 +1,340 @@
+"""End, look at and start transactions from a process that did not write them.
+
+The only file that uses inner parts of kafka-python: its connection manager, its request classes and its cache of
+coordinators. Everything else of this package sees the names below.
+
+Kafka answers a request about a transaction with a code; `Answer` says what the code means for somebody who wants the
+transaction committed. Measured on broker 4.3.1 (EndTxn version 5; ``e`` is the epoch that the transaction was written
+with):
+
+======================================================= ======================= =======================
+situation                                               commit                  abort
+======================================================= ======================= =======================
+open                                                    DONE                    DONE
+the same ending repeated, any time later                DONE                    DONE
+the same ending repeated while its markers are written  LATER                   LATER
+aborted before, by anybody or by its time-out           GONE                    DONE
+committed before                                        DONE                    GONE
+the name was initialised again since                    FENCED                  FENCED
+name unknown, or forgotten after days                   FORGOTTEN               FORGOTTEN
+======================================================= ======================= =======================
+
+FENCED and FORGOTTEN do not tell whether it had been committed. Version 5 is required, never a lower one: it raises the
+producer's epoch, so that a late repeat cannot end another transaction of the same name.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from tallystick.errors import NotAllowedError, SinkError
+from tallystick.kafka.clients import kafka_python
+from tallystick.kafka.settings import KafkaSettings
+
+END_TXN_VERSION = 5
+MARKER_VERSION = 1
+REQUEST_TIMEOUT_MS = 15_000
+BOOTSTRAP_TIMEOUT_MS = 10_000
+
+
+class Answer(str, Enum):
+    """What the coordinator said about ending a transaction. LATER: ask again; nothing is known yet."""
+
+    DONE = "done"
+    GONE = "gone"
+    FENCED = "fenced"
+    FORGOTTEN = "forgotten"
+    LATER = "later"
+    DENIED = "denied"
+
+
+_ANSWERS = {
+    0: Answer.DONE,
+    48: Answer.GONE,  # INVALID_TXN_STATE
+    47: Answer.FENCED,  # INVALID_PRODUCER_EPOCH
+    90: Answer.FENCED,  # PRODUCER_FENCED
+    49: Answer.FORGOTTEN,  # INVALID_PRODUCER_ID_MAPPING
+    53: Answer.DENIED,  # TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    31: Answer.DENIED,  # CLUSTER_AUTHORIZATION_FAILED
+}
+_MOVED = (14, 15, 16)  # COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Which transaction to end, and how."""
+
+    name: str
+    producer_id: int
+    producer_epoch: int
+    commit: bool
+
+
+@dataclass(frozen=True)
+class Found:
+    """One transaction as its coordinator knows it. ``started_ms`` is -1 when none is open."""
+
+    name: str
+    state: str
+    producer_id: int
+    producer_epoch: int
+    started_ms: int
+    partitions: frozenset[tuple[str, int]]
+
+
+@dataclass(frozen=True)
+class Writing:
+    """One producer's open transaction on one partition."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    first_offset: int
+
+
+class Transactions:
+    """A connection to one cluster, for the driver. Safe to use from several threads."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        kafka = kafka_python()
+        from kafka.future import Future
+        from kafka.protocol.metadata import CoordinatorType
+        from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
+        from kafka.protocol.producer.transaction import WriteTxnMarkersRequest
+
+        self._errors = kafka.errors
+        self._future = Future
+        self._transaction_type = CoordinatorType.TRANSACTION
+        self._end_request = EndTxnRequest
+        self._init_request = InitProducerIdRequest
+        self._marker_request = WriteTxnMarkersRequest
+        logging.getLogger("kafka").setLevel(logging.CRITICAL)  # it reports every lost connection; so do our errors
+        given = {"request_timeout_ms": REQUEST_TIMEOUT_MS, "bootstrap_timeout_ms": BOOTSTRAP_TIMEOUT_MS}
+        given |= settings.kafka_python()
+        try:
+            self._admin = kafka.KafkaAdminClient(**given)
+        except self._errors.KafkaError as cause:
+            raise SinkError(
+                f"no answer from Kafka at {settings.servers}: {_words(cause)}. needed a broker that is up and the "
+                "right security settings"
+            ) from cause
+
+    def close(self) -> None:
+        self._admin.close()
+
+    def end_all(self, endings: Sequence[Ending]) -> list[Answer]:
+        """Ask for all of them at once and wait for the answers; lost connections and time-outs are LATER."""
+        if not endings:
+            return []
+        try:
+            answers: list[Answer] = self._admin._manager.run(self._end_all, endings)
+        except RuntimeError as cause:  # kafka-python's own thread has ended: another connection is needed
+            raise SinkError(f"kafka: the connection for transactions is broken: {_words(cause)}") from cause
+        return answers
+
+    def end_soon(self, endings: Sequence[Ending], patience_s: float = 1.0) -> list[Answer]:
+        """The same, and ask again for a while those that were LATER: markers are written within milliseconds."""
+        answers = self.end_all(endings)
+        deadline, pause_s = time.monotonic() + patience_s, 0.005
+        while Answer.LATER in answers and time.monotonic() < deadline:
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, 0.2)
+            open_ones = [number for number, answer in enumerate(answers) if answer is Answer.LATER]
+            for number, answer in zip(open_ones, self.end_all([endings[n] for n in open_ones]), strict=True):
+                answers[number] = answer
+        return answers
+
+    async def _end_all(self, endings: Sequence[Ending]) -> list[Answer]:
+        try:
+            coordinators = await self._coordinators([ending.name for ending in endings])
+        except self._errors.AuthorizationError:
+            return [Answer.DENIED] * len(endings)
+        except self._errors.KafkaError:
+            return [Answer.LATER] * len(endings)
+        sent = [self._send(ending, coordinators[ending.name]) for ending in endings]
+        return [await self._answer(ending.name, future) for ending, future in zip(endings, sent, strict=True)]
+
+    def _send(self, ending: Ending, coordinator: int) -> Any:
+        """Its answer, to be waited for; also if it cannot even be sent, because that broker is not known any more."""
+        try:
+            return self._admin._manager.send(self._request(ending), node_id=coordinator)
+        except self._errors.KafkaError as failure:
+            return self._future().failure(failure)
+
+    def _request(self, ending: Ending) -> Any:
+        return self._end_request(
+            transactional_id=ending.name,
+            producer_id=ending.producer_id,
+            producer_epoch=ending.producer_epoch,
+            committed=ending.commit,
+            min_version=END_TXN_VERSION,
+            max_version=END_TXN_VERSION,
+        )
+
+    async def _answer(self, name: str, future: Any) -> Answer:
+        try:
+            code = (await future).error_code
+        except self._errors.KafkaError:
+            self._forget(name)
+            return Answer.LATER
+        if code in _MOVED:
+            self._forget(name)
+        return _ANSWERS.get(code, Answer.LATER)
+
+    async def _coordinators(self, names: Sequence[str]) -> Mapping[str, int]:
+        found: Mapping[str, int] = await self._admin._find_coordinator_ids(names, key_type=self._transaction_type)
+        return found
+
+    def _forget(self, name: str) -> None:
+        """kafka-python keeps a coordinator for ever, also when it has moved."""
+        self._admin._manager.cluster._coordinators.pop((self._transaction_type, name), None)
+
+    def initialise(self, name: str, timeout_ms: int) -> str:
+        """Start a name anew: what is open under it is aborted. Returns the name of Kafka's error, '' if it worked."""
+
+        async def ask() -> Any:
+            coordinators = await self._coordinators([name])
+            request = self._init_request(
+                transactional_id=name, transaction_timeout_ms=timeout_ms, producer_id=-1, producer_epoch=-1
+            )
+            return await self._admin._manager.send(request, node_id=coordinators[name])
+
+        try:
+            code = self._admin._manager.run(ask).error_code
+        except self._errors.KafkaError as failure:
+            self._forget(name)
+            return type(failure).__name__
+        if code in _MOVED:
+            self._forget(name)
+        return "" if code == 0 else str(self._errors.for_code(code).__name__)
+
+    def write_marker(self, place: tuple[str, int], producer_id: int, producer_epoch: int, commit: bool) -> str:
+        """Say to a partition's leader that this transaction has ended, as its coordinator should have done.
+
+        Nobody but the coordinator checks that it is true. Returns the name of Kafka's error, '' if it worked.
+        """
+        from kafka import TopicPartition
+
+        marker = self._marker_request.WritableTxnMarker
+        topic = marker.WritableTxnMarkerTopic(name=place[0], partition_indexes=[place[1]])
+        request = self._marker_request(
+            markers=[
+                marker(
+                    producer_id=producer_id,
+                    producer_epoch=producer_epoch,
+                    transaction_result=commit,
+                    topics=[topic],
+                    coordinator_epoch=-1,  # from an administrator, not from a coordinator
+                )
+            ],
+            max_version=MARKER_VERSION,
+        )
+
+        async def ask() -> Any:
+            [leader] = await self._admin._async_get_leader_for_partitions([TopicPartition(*place)])
+            return await self._admin._manager.send(request, node_id=leader)
+
+        try:
+            answered = self._admin._manager.run(ask)
+        except self._errors.KafkaError as failure:
+            return type(failure).__name__
+        codes = {one.error_code for found in answered.markers for topic in found.topics for one in topic.partitions}
+        return "".join(str(self._errors.for_code(code).__name__) for code in sorted(codes - {0}))
+
+    def partitions(self, topics: Iterable[str]) -> list[tuple[str, int]]:
+        """Every partition of these topics; those that are not there have none."""
+        found = self._ask(self._admin.describe_topics, sorted(topics))
+        return [(topic["name"], one["partition_index"]) for topic in found for one in topic["partitions"]]
+
+    def connections(self) -> frozenset[Any]:
+        """The brokers that we are connected to. One that is missing the next time was away in between."""
+        return frozenset(one for one in list(self._admin._manager._conns.values()) if one.connected)
+
+    def newest_end_version(self) -> int:
+        """The newest EndTxn that this cluster takes."""
+        return int(self._admin._manager.broker_version_data.api_version(self._end_request))
+
+    def open(self, prefix: str) -> list[Found]:
+        """Every open transaction whose name starts with ``prefix``, on any coordinator."""
+        return [found for found in self.describe(self._names(prefix, ["Ongoing"])) if found.state == "Ongoing"]
+
+    def known(self, prefix: str) -> list[Found]:
+        """Every name that starts with ``prefix`` and that a coordinator remembers, whatever became of it."""
+        return self.describe(self._names(prefix, None))
+
+    def activity(self, prefix: str) -> frozenset[tuple[str, str, int, int]]:
+        """Something that changes whenever a transaction with this prefix begins or ends."""
+        found = self.known(prefix)
+        return frozenset((one.name, one.state, one.producer_epoch, one.started_ms) for one in found)
+
+    def _names(self, prefix: str, states: Sequence[str] | None) -> list[str]:
+        listed = self._ask(self._admin.list_transactions, state_filters=states)
+        names = {one.transactional_id for listing in listed.values() for one in listing}
+        return sorted(name for name in names if name.startswith(prefix))
+
+    def describe(self, names: Iterable[str]) -> list[Found]:
+        """The transactions of these names; those that no coordinator knows are left out."""
+        asked = list(names)
+        try:
+            return [_found(name, one) for name, one in self._ask(self._admin.describe_transactions, asked).items()]
+        except self._errors.TransactionalIdNotFoundError:
+            return [one for name in asked for one in self.describe([name])] if len(asked) > 1 else []
+
+    def writing(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], list[Writing]]:
+        """Who has a transaction open on these partitions. `NotAllowedError` without the right to read them."""
+        from kafka import TopicPartition
+
+        asked = [TopicPartition(topic, number) for topic, number in partitions]
+        states = self._ask(self._admin.describe_producers, asked) if asked else {}
+        return {
+            (place.topic, place.partition): [
+                Writing(one.producer_id, one.producer_epoch, one.last_sequence, one.current_transaction_start_offset)
+                for one in state.active_producers
+                if one.current_transaction_start_offset >= 0
+            ]
+            for place, state in states.items()
+        }
+
+    def _ask(self, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """A question that changes nothing: asked again a few times while coordinators move.
+
+        `NotAllowedError` if this user may not ask, another `SinkError` if there is no answer.
+        """
+        passing = (
+            self._errors.KafkaConnectionError,
+            self._errors.NodeNotReadyError,
+            self._errors.RequestTimedOutError,
+            self._errors.KafkaTimeoutError,
+            self._errors.CoordinatorNotAvailableError,
+            self._errors.CoordinatorLoadInProgressError,
+            self._errors.NotCoordinatorError,
+            self._errors.NotLeaderForPartitionError,
+            self._errors.LeaderNotAvailableError,
+        )
+        for pause_s in (0.1, 0.2, 0.5, 1.0, 2.0, 4.0):
+            try:
+                return call(*arguments, **named)
+            except passing:
+                self._admin._manager.cluster._coordinators.clear()
+                time.sleep(pause_s)
+            except self._errors.AuthorizationError as cause:
+                raise NotAllowedError(f"kafka: this user may not ask that: {_words(cause)}") from cause
+        try:
+            return call(*arguments, **named)
+        except self._errors.KafkaError as cause:
+            raise SinkError(f"Kafka does not answer a question about its transactions: {_words(cause)}") from cause
+
+
+def _words(cause: BaseException) -> str:
+    return f"{type(cause).__name__} {cause}".strip()
+
+
+def _found(name: str, one: Any) -> Found:
+    partitions = frozenset((place.topic, place.partition) for place in one.topic_partitions)
+    started_ms = one.transaction_start_time_ms
+    return Found(name, one.state.value, one.producer_id, one.producer_epoch, started_ms, partitions)

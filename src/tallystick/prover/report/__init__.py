@@ -1,0 +1,1 @@
+"""What a campaign found: as values (`result`), as a table for the terminal, and as one page for a colleague."""

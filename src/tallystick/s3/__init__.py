@@ -1,0 +1,1 @@
+"""S3: the client, for whoever needs it."""

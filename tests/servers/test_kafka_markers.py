@@ -1,0 +1,127 @@
+"""Markers that brokers forgot: a sole broker is killed right after it answered, and what it lost is put right."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from kafka_writers import Written, written
+
+from kafka_topics import WAIT_S, make_topic, read_topic
+from real_servers import started
+from tallystick.kafka.settings import KafkaSettings
+from tallystick.kafka.transactions import Transactions
+from tallystick.servers import Kafka
+from tallystick.sinks.kafka import markers as markers_module
+from tallystick.sinks.kafka.markers import Forgotten, Markers
+
+TRIES = 8
+"""It forgets in two of three tries; a machine on which it never does shows nothing."""
+ROWS = [b"row %d" % number for number in range(20)]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    with started(Kafka(tmp_path_factory.mktemp("kafka"))) as server:
+        yield server
+
+
+@pytest.fixture
+def connect(broker: Kafka) -> Iterator[Callable[[], Transactions]]:
+    made: list[Transactions] = []
+
+    def start() -> Transactions:
+        made.append(Transactions(KafkaSettings.of(broker.address)))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.close()
+
+
+def complete(transactions: Transactions, one: Written) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not transactions.describe([one.name])[0].state.startswith("Complete"):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def forgotten_by(broker: Kafka, connect: Callable[[], Transactions], commit: bool) -> tuple[Written, Forgotten]:
+    """A transaction that was ended, and the marker that is missing."""
+    for _ in range(TRIES):
+        one = written(broker.address, make_topic(broker.address), ROWS)
+        connect().end_all([one.ending(commit)])
+        broker.kill()
+        broker.start()
+        transactions = connect()
+        complete(transactions, one)
+        markers = Markers(transactions)
+        markers.wrote(one.name, [one.topic])
+        found = list(markers.forgotten(one.name))
+        markers.close()
+        if found:
+            return one, found[0]
+    pytest.skip(f"the broker forgot no marker in {TRIES} tries")
+
+
+@pytest.mark.parametrize("commit", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_what_a_broker_forgot_is_noted_before_its_name_is_used_again(
+    broker: Kafka, connect: Callable[[], Transactions], commit: bool
+) -> None:
+    one, missing = forgotten_by(broker, connect, commit)
+    assert (missing.name, missing.commit) == (one.name, commit)
+    transactions = connect()
+    markers = Markers(transactions)
+    markers.wrote(one.name, [one.topic])
+    markers.settle(one.name)
+    assert transactions.writing(transactions.partitions([one.topic])) == {
+        place: [] for place in transactions.partitions([one.topic])
+    }
+    seen = ROWS if commit else []
+    assert sorted(record.value or b"" for record in read_topic(broker.address, one.topic)) == sorted(seen)
+    # the next transaction under that name shares nothing with it any more
+    later = written(broker.address, one.topic, [b"later"], name=one.name)
+    transactions.end_soon([later.ending(not commit)])
+    complete(transactions, later)
+    seen = seen if commit else [b"later"]
+    assert sorted(record.value or b"" for record in read_topic(broker.address, one.topic)) == sorted(seen)
+    markers.close()
+
+
+def test_transactions_that_are_open_or_over_are_left_alone(broker: Kafka, connect: Callable[[], Transactions]) -> None:
+    transactions, topic = connect(), make_topic(broker.address)
+    prefix = f"{topic}/"
+    over = written(broker.address, topic, [b"a"], name=f"{prefix}over")
+    transactions.end_soon([over.ending(commit=True)])
+    still_open = written(broker.address, topic, [b"b"], name=f"{prefix}open")
+    markers = Markers(transactions)
+    markers.wrote(prefix, [topic])
+    markers.ended([over.name])
+    markers.settle(prefix)
+    assert list(markers.forgotten(prefix)) == []
+    [found] = transactions.open(prefix)
+    assert found.name == still_open.name
+    markers.close()
+
+
+def test_a_lost_connection_makes_it_look(
+    broker: Kafka, connect: Callable[[], Transactions], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(markers_module, "LOOK_EVERY_S", 3600.0)
+    transactions = connect()
+    markers, looked, known = Markers(transactions), [], transactions.known
+    transactions.known = lambda prefix: looked.append(prefix) or known(prefix)  # type: ignore[method-assign,func-returns-value]
+    markers.settle("p/")
+    assert looked, "at the start nothing is known"
+    looked.clear()
+    markers.settle("p/")
+    assert not looked, "nothing has happened since"
+    broker.kill()
+    broker.start()
+    deadline = time.monotonic() + WAIT_S
+    while not looked:
+        markers.settle("p/")
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    markers.close()
