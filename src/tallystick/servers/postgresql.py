@@ -102,9 +102,12 @@ class PostgreSQL(Server, OnePort):
         return subprocess.run(asked, timeout=30, check=False).returncode == 0
 
     def kill(self) -> None:
-        """Its processes are in groups of their own; one that lived on would keep the memory that they share."""
+        """Its processes are in groups of their own; one that lived on would keep the memory that they share.
+
+        The first one starts the others, at any time: it is held before they are listed, so that the list is whole.
+        """
         pid = self.processes[0].pid
-        others = _children(pid) if pid is not None else []
+        others = _children(pid) if pid is not None and _hold(pid) else []
         super().kill()
         for other in others:
             with suppress(ProcessLookupError):  # it has noticed that the first one is gone
@@ -150,6 +153,21 @@ class PostgreSQL(Server, OnePort):
 
 def _program(name: str) -> Path:
     return program(name, PACKAGE, "usr/lib/postgresql/*/bin")
+
+
+def _hold(pid: int) -> bool:
+    """Stop it where it is; False if it is gone, and its children with it."""
+    with suppress(ProcessLookupError, FileNotFoundError):
+        os.kill(pid, signal.SIGSTOP)
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while (state := Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]) != "T":
+            if state in "ZX":
+                return False
+            if time.monotonic() > deadline:
+                raise SetupError(f"postgresql: process {pid} does not stop after SIGSTOP, it is in state {state}")
+            time.sleep(0.005)
+        return True
+    return False
 
 
 def _children(pid: int) -> list[int]:
