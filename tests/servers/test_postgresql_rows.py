@@ -20,6 +20,7 @@ from tallystick.servers import PostgreSQL as Server
 from tallystick.servers import Way
 from tallystick.sinks import JobContext, PostgreSQL
 from tallystick.sinks.postgresql import driver as driver_module
+from tallystick.sinks.postgresql import stage as stage_module
 from tallystick.sinks.postgresql import transaction as transaction_module
 from tallystick.testing.sinks import JOB, context
 
@@ -169,16 +170,16 @@ def test_what_only_the_target_knows_is_rehearsed_before_the_decision(postgresql:
 def test_a_decided_slice_that_is_refused_waits_for_a_person(
     postgresql: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Somebody else takes the key after the slice was checked. Nothing is moved, nothing is dropped."""
+    """Somebody else takes the key after the slice was checked. Nothing of the slice is moved, nothing is dropped."""
     sink = made(postgresql, "id bigint PRIMARY KEY, t text", via="staged")
     committables = [prepare(sink, batch(id=[one], t=["ours"]), slice_=one) for one in (0, 1)]
     ask(postgresql.address, f"INSERT INTO {sink.table} VALUES (1, 'theirs')")
-    assert sink.commit_all(committables, recovering=False) == [Outcome.REFUSED, Outcome.REFUSED]
+    assert sink.commit_all(committables, recovering=False) == [Outcome.COMMITTED, Outcome.REFUSED]
     assert "Key (id)=(1) already exists" in caplog.text
-    assert ask(postgresql.address, f"SELECT * FROM {sink.table}") == [(1, "theirs")]
-    ask(postgresql.address, f"DELETE FROM {sink.table}")
-    assert sink.commit_all(committables, recovering=True) == [Outcome.COMMITTED, Outcome.COMMITTED]
-    assert len(ask(postgresql.address, f"SELECT * FROM {sink.table}")) == 2
+    assert ask(postgresql.address, f"SELECT * FROM {sink.table} ORDER BY id") == [(0, "ours"), (1, "theirs")]
+    ask(postgresql.address, f"DELETE FROM {sink.table} WHERE t = 'theirs'")
+    assert sink.commit_all(committables, recovering=True) == [Outcome.ALREADY_COMMITTED, Outcome.COMMITTED]
+    assert ask(postgresql.address, f"SELECT * FROM {sink.table} ORDER BY id") == [(0, "ours"), (1, "ours")]
 
 
 def test_of_several_rows_with_one_key_the_last_one_stays(postgresql: Server) -> None:
@@ -190,6 +191,35 @@ def test_of_several_rows_with_one_key_the_last_one_stays(postgresql: Server) -> 
     found = ask(postgresql.address, f"SELECT * FROM {sink.table} ORDER BY id")
     assert found == [(1, "slice 1"), (2, "b"), (3, "slice 1")]
     assert staged(postgresql.address, sink.prefix(JOB)) == []
+
+
+def test_a_slice_behind_one_that_waits_waits_too(postgresql: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if it is moved by another transaction: else the earlier slice would come last and win."""
+    monkeypatch.setattr(stage_module, "AT_ONCE", 1)
+    sink = made(postgresql, "id bigint PRIMARY KEY, t text", mode="upsert", key=["id"], lock_timeout="200ms")
+    slices = [
+        prepare(sink, batch(id=[1, 2], t=["slice 0", "slice 0"]), slice_=0),
+        prepare(sink, batch(id=[2], t=["slice 1"]), slice_=1),
+    ]
+    with psycopg.connect(postgresql.address) as other:
+        other.execute(f"INSERT INTO {sink.table} VALUES (1, 'somebody else')")
+        assert sink.commit_all(slices, recovering=False) == [Outcome.RETRY_LATER] * 2
+    assert sink.commit_all(slices, recovering=False) == [Outcome.COMMITTED] * 2
+    assert ask(postgresql.address, f"SELECT * FROM {sink.table} ORDER BY id") == [(1, "slice 0"), (2, "slice 1")]
+
+
+def test_slices_that_append_are_moved_side_by_side(postgresql: Server) -> None:
+    """One that cannot be moved just now does not keep the others."""
+    sink = made(postgresql, "id bigint PRIMARY KEY", via="staged", lock_timeout="200ms")
+    slices = [prepare(sink, batch(id=[number]), slice_=number) for number in range(3)]
+    with psycopg.connect(postgresql.address) as other:
+        other.execute(f"INSERT INTO {sink.table} VALUES (1)")
+        outcomes = sink.commit_all(slices, recovering=False)
+        assert outcomes == [Outcome.COMMITTED, Outcome.RETRY_LATER, Outcome.COMMITTED]
+        other.rollback()
+    answers = sink.commit_all(slices, recovering=True)
+    assert answers == [Outcome.ALREADY_COMMITTED, Outcome.COMMITTED, Outcome.ALREADY_COMMITTED]
+    assert ask(postgresql.address, f"SELECT id FROM {sink.table} ORDER BY id") == [(0,), (1,), (2,)]
 
 
 def test_changes_delete_and_bring_back(postgresql: Server) -> None:

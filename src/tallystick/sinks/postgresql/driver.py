@@ -25,19 +25,13 @@ COMMITS_AT_ONCE = 8
 
 
 def commit_all(sink: PostgreSQL, committables: Sequence[Json]) -> list[Outcome]:
-    """Prepared ones side by side, staged ones together in one transaction."""
-    named = [(ending.name_of(one), one["way"]) for one in committables]
-    outcomes: dict[Name, Outcome] = {}
-    prepared = [name for name, way in named if way == PREPARED]
-    if prepared:
-        with ThreadPoolExecutor(min(COMMITS_AT_ONCE, len(prepared))) as threads:
-            ended = threads.map(lambda name: _commit_prepared(sink, name), prepared)
-            outcomes.update(zip(prepared, ended, strict=True))
-    staged = [name for name, way in named if way != PREPARED]
-    for first in range(0, len(staged), stage.AT_ONCE):
-        some = staged[first : first + stage.AT_ONCE]
-        outcomes.update(zip(some, _commit_staged(sink, some), strict=True))
-    return [outcomes[name] for name, _ in named]
+    """Side by side where rows are appended; where the last row of a key counts, in the order of the slices."""
+    names = [ending.name_of(one) for one in committables]
+    if sink.mode != "append":
+        return _commit_in_order(sink, names)
+    ways = [_commit_prepared if one["way"] == PREPARED else _commit_stage for one in committables]
+    with ThreadPoolExecutor(min(COMMITS_AT_ONCE, max(1, len(names)))) as threads:
+        return list(threads.map(lambda way, name: way(sink, name), ways, names))
 
 
 def tell(sink: PostgreSQL, step: Callable[[Any], Any]) -> Any:
@@ -53,7 +47,21 @@ def _commit_prepared(sink: PostgreSQL, name: Name) -> Outcome:
     return _asked(sink, [name], lambda connection: [ending.commit_prepared(connection, sink, name)])[0]
 
 
-def _commit_staged(sink: PostgreSQL, names: Sequence[Name]) -> list[Outcome]:
+def _commit_stage(sink: PostgreSQL, name: Name) -> Outcome:
+    return _commit_stages(sink, [name])[0]
+
+
+def _commit_in_order(sink: PostgreSQL, names: Sequence[Name]) -> list[Outcome]:
+    """No slice is applied before an earlier one that still waits."""
+    outcomes: list[Outcome] = []
+    for first in range(0, len(names), stage.AT_ONCE):
+        if any(outcome.unsettled or outcome is Outcome.REFUSED for outcome in outcomes):
+            return outcomes + [Outcome.RETRY_LATER] * (len(names) - first)
+        outcomes += _commit_stages(sink, names[first : first + stage.AT_ONCE])
+    return outcomes
+
+
+def _commit_stages(sink: PostgreSQL, names: Sequence[Name]) -> list[Outcome]:
     return _asked(sink, names, lambda connection: stage.commit_stages(connection, sink, names))
 
 

@@ -3,10 +3,10 @@
 1.  *Prepared* (append to a table without unique keys, where the server allows prepared transactions): a slice is one
     transaction, COPY and a token, ended on the executor with PREPARE TRANSACTION. The driver ends it with COMMIT
     PREPARED. Every constraint was checked by then, and the rows are written once.
-2.  *Staged* (everything else; `stage.py`): a slice is a staging table. The driver moves all slices of the epoch in one
-    transaction. A prepared transaction holds the locks of its rows and keys until it is ended. Whoever has the same
-    key, another slice or a second try of the same task, would wait for it for ever, and the server could not see why:
-    the one who could end the wait is the driver, which waits for both. So no unique key is held by a prepared one.
+2.  *Staged* (everything else; `stage.py`): a slice is a staging table, which the driver moves. A prepared transaction
+    holds the locks of its rows and keys until it is ended. Whoever has the same key, another slice or a second try of
+    the same task, would wait for it for ever, and the server could not see why: the one who could end the wait is the
+    driver, which waits for both. So no unique key is held by a prepared one.
 3.  *Doubt is settled by the token* (`tokens.py`), a row inside the same transaction as the rows.
 4.  *Names* (`names.py`) hold job, table, attempt, slice and task. The session that writes a slice bears its name, too:
     so the driver sees what is begun, and can end the session of a task that outlived its attempt.
@@ -60,7 +60,7 @@ class PostgreSQL(TransactionalSink[Transaction]):
         "postgresql",
         Kind.TRANSACTIONAL,
         Mode.EXACTLY_ONCE,
-        "a prepared transaction per slice, or a staging table that one transaction moves; a commit token in each",
+        "a prepared transaction or a staging table per slice, committed or moved by the driver; a commit token in each",
         "PostgreSQL 14 or newer, with fsync on; nobody deletes the commit tokens",
     )
 

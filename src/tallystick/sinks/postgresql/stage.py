@@ -1,9 +1,12 @@
 """Staging tables: one per slice, filled by its task, moved into the target by the driver.
 
 The table is a copy of the target's columns, in a schema of ours, made and filled in one transaction: if anybody sees
-it, it is whole. The driver moves the rows, drops the table and writes the token in one transaction, for all slices of
-an epoch that it is asked for. So a table that is there waits, a token says that its rows are in the target, and neither
-of both means that it was rolled back.
+it, it is whole. The driver moves the rows, drops the table and writes the token in one transaction. So a table that is
+there waits, a token says that its rows are in the target, and neither of both means that it was rolled back.
+
+Rows that are appended have no order between slices: each slice is a transaction, several at once, because one session
+alone moves rows at half the speed at which two tasks staged them. Where the last row of a key counts, all slices are
+one transaction, in their order.
 
 A copy has the target's types and its NOT NULL and CHECK constraints, but not its keys, foreign keys and triggers. So
 that a row that the target refuses fails the epoch before it is decided, rows that are appended are compared with the
@@ -94,7 +97,7 @@ def rehearse(
 
 
 def commit_stages(connection: Any, sink: PostgreSQL, names: Sequence[Name]) -> list[Outcome]:
-    """Driver: all of them in one transaction. psycopg's errors come through; then nothing was moved."""
+    """Driver: these, in one transaction. psycopg's errors come through; then nothing was moved."""
     there = waiting(connection, sink, map(str, names))
     done = committed(connection, sink, map(str, names))
     s = sql()
