@@ -7,9 +7,11 @@ import sys
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyspark
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -228,6 +230,14 @@ def test_the_session_is_what_epochs_need(spark: SparkSession) -> None:
     assert "is now off" in finding
     assert spark.conf.get(ADAPTIVE) == "false"
     assert check_session(spark) == ()
+
+
+def test_workers_import_the_compiled_pyspark(spark: SparkSession) -> None:
+    def places(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"place": [pyspark.__file__]})
+
+    found = {row.place for row in spark.range(2).mapInArrow(places, "place string").collect()}
+    assert found == {pyspark.__file__}
 
 
 @pytest.mark.parametrize("setting", LOSSY)

@@ -8,11 +8,12 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from tallystick.errors import ConfigError
 from tallystick.s3.place import is_s3
+from tallystick.spark.interpreter import LAUNCHER, OF_TASKS, RUNS, interpreter_chosen
 from tallystick.spark.parts import jars_of
 from tallystick.spark.s3a import MANAGER as S3_FILE_MANAGER
 from tallystick.spark.s3a import prove, tell_s3a
@@ -93,16 +94,13 @@ def session(
 
     master = master or _master(conf or {})
     settings = settings_for(master, conf or {}, fast_start, quiet, jvm_parts)
-    # The process that runs a Python source takes the interpreter from the environment that the JVM is started with,
-    # not from spark.pyspark.python.
-    os.environ.setdefault("PYSPARK_PYTHON", settings.get("spark.pyspark.python", sys.executable))
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name)
     if master is not None:
         builder = builder.master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    with interpreter_chosen(master, settings.get("spark.pyspark.python")):
+        return builder.getOrCreate()
 
 
 def _master(conf: Mapping[str, str]) -> str | None:
@@ -209,8 +207,10 @@ def _without_adaptive(spark: SparkSession) -> list[str]:
 
 def _other_interpreter(spark: SparkSession) -> list[str]:
     """Python sources run under the interpreter that the JVM found in its environment."""
-    jvm = spark.sparkContext._jvm
-    named = jvm.System.getenv("PYSPARK_PYTHON") if jvm is not None else None
+    jvm: Any = spark.sparkContext._jvm
+    named = jvm.System.getenv(OF_TASKS)
+    if named == str(LAUNCHER):
+        named = jvm.System.getenv(RUNS)
     found = shutil.which(named or "python3")
     if found is not None and Path(found).parent == Path(sys.executable).parent:
         return []
