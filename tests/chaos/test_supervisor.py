@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -72,7 +73,8 @@ class Watched:
     def clean_up(self) -> None:
         if self.process.poll() is None:
             for process in [*self.process.children(recursive=True), self.process]:
-                process.kill()
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
             self.process.wait()
 
 
@@ -104,11 +106,20 @@ def test_a_driver_that_was_told_to_die_is_not_brought_back(watch: Callable[..., 
     assert "killed at after-decide@3" in watched.log.read_text()
 
 
+def jvm_of(driver: psutil.Process) -> psutil.Process:
+    """The oldest: one that it is just forking has its name, too, and may be gone before it is looked at."""
+    found: list[tuple[float, psutil.Process]] = []
+    for child in driver.children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if "java" in child.name():
+                found.append((child.create_time(), child))
+    return min(found)[1]
+
+
 def test_a_driver_without_its_jvm_is_started_again(watch: Callable[..., Watched]) -> None:
     watched = watch()
     watched.until(lambda printed: "epoch 1 " in printed)
-    found = [child for child in watched.driver().children(recursive=True) if "java" in child.name()]
-    min(found, key=lambda child: child.create_time()).kill()  # one that it is just forking has its name, too
+    jvm_of(watched.driver()).kill()
     watched.until(lambda printed: printed.count("epoch 11 ") == 1)
     watched.process.send_signal(signal.SIGINT)
     assert watched.ended() == 0, watched.log.read_text()
