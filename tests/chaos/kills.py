@@ -16,7 +16,8 @@ KILLS = {
     ),
     "worker": ("before-begin@1", "after-write@2", "before-pre-commit@3", "after-pre-commit@4"),
 }
-AROUND_THE_DECISION = ("after-pre-commit@1", "before-decide@2", "after-decide@3", "inside-commit@4", "after-commit@5")
+AROUND_THE_DECISION = ("after-pre-commit@1", "after-decide@2", "inside-commit@3")
+"""Prepared and not decided, decided and not committed, committed in part: to a sink the other points are like these."""
 MATRIX = {"around-the-decision": AROUND_THE_DECISION, **KILLS}
 IN_SHORT = ["around-the-decision", *(pytest.param(where, marks=pytest.mark.slow) for where in KILLS)]
 """For sinks beyond files and Kafka: in ``make test`` the points where a sink can make a difference, and all of them in
