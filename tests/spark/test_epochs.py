@@ -6,6 +6,7 @@ log, without a crash.
 
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -240,6 +241,64 @@ def test_a_restart_strategy_tries_again(spark: SparkSession, tmp_path: Path) -> 
     with pytest.raises(PrepareError):
         run(declared, spark)
     assert journal(tmp_path).generations() == [1, 2, 3]
+
+
+class JournalGoesAway(Memory):
+    """Fails once, and takes a folder of the journal along."""
+
+    def __init__(self, table: str, folder: Path) -> None:
+        super().__init__(table)
+        self.folder = folder
+
+    def write(self, transaction: Any, rows: Any) -> None:
+        away = self.folder.with_name("away")
+        if not away.exists():
+            self.folder.rename(away)
+            self.folder.touch()
+            raise SinkError("the disk is gone")
+        super().write(transaction, rows)
+
+
+def test_a_journal_that_cannot_be_read_for_a_while_is_waited_for_by_a_restart(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "checkpoint" / "tallystick" / "generations"
+    sink = JournalGoesAway("away", folder)
+    sink.clear()
+    declared = job(tmp_path, sink=sink, restart=ts.FixedDelay(attempts=100, delay="100ms"))
+
+    def put_back() -> None:
+        while f"job numbers failed ({folder}" not in caplog.text:
+            time.sleep(0.02)
+        folder.unlink()
+        shutil.copytree(folder.with_name("away"), folder)
+
+    repair = threading.Thread(target=put_back, daemon=True)
+    repair.start()
+    run(declared, spark)
+    assert tally(range(40), [row["id"] for row in sink.rows()]).exact
+    assert f"job numbers failed ({folder}" in caplog.text
+
+
+class Endless(Memory):
+    """Writes until its task is killed."""
+
+    def __init__(self, table: str, begun: Path) -> None:
+        super().__init__(table)
+        self.begun = begun
+
+    def write(self, transaction: Any, rows: Any) -> None:
+        self.begun.touch()
+        time.sleep(60)
+
+
+def test_a_query_that_is_stopped_amid_an_epoch_has_not_failed(spark: SparkSession, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    query = job(tmp_path, sink=Endless("endless", begun)).start(spark)
+    while not begun.exists():
+        time.sleep(0.02)
+    query.stop()
+    assert query.exception() is None
 
 
 def test_a_checkpoint_of_another_job_is_refused_and_nothing_is_written(spark: SparkSession, tmp_path: Path) -> None:

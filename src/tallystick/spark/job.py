@@ -23,6 +23,8 @@ from tallystick.errors import (
     ConfigError,
     DriverLostError,
     FencedError,
+    JournalCorruptError,
+    JournalError,
     PrepareError,
     SinkError,
     SourceError,
@@ -203,7 +205,7 @@ class Job:
                 log.warning("job %s: %s; tolerated, %d in a row", self.name, cause, tolerated)
                 continue
             pause_s = restarts.failed()
-            if pause_s is None or isinstance(cause, FencedError | CheckpointError):
+            if pause_s is None or isinstance(cause, FencedError | CheckpointError | JournalCorruptError):
                 raise cause
             log.warning("job %s failed (%s); restart %d in %g s", self.name, cause, restarts.in_a_row, pause_s)
             time.sleep(pause_s)
@@ -237,7 +239,7 @@ class Job:
             writer.wait_until_tidy()
             if leadership.lost:
                 leadership.check()
-        except (PySparkException, SourceError, SinkError) as ending:
+        except (PySparkException, SourceError, SinkError, JournalError) as ending:
             failure = coordinator.failure if coordinator is not None else None
             return failure if isinstance(failure, TallystickError) else _named(ending, self.name)
         except (Py4JError, ConnectionError) as ending:

@@ -127,5 +127,5 @@ def cause_of(text: str) -> str:
             f"the workers cannot import the module {missing['module']!r}: install it where they run, or call "
             f"pyspark.cloudpickle.register_pickle_by_value({missing['module']}) before the job starts"
         )
-    raised = re.findall(r"^(?:\s*)(\w+(?:\.\w+)*(?:Error|Exception): .+)$", text, flags=re.MULTILINE)
+    raised = re.findall(r"^(?:: |\s*)(\w+(?:\.\w+)*(?:Error|Exception)(?:: .+)?)$", text, flags=re.MULTILINE)
     return str(raised[-1]).strip() if raised else text.strip().splitlines()[0]

@@ -37,6 +37,7 @@ from tallystick.sinks.base import JobContext, Sink, TransactionalSink
 from tallystick.sinks.letters import spark_schema
 from tallystick.sinks.staged import StagedSink, lower
 from tallystick.spark.apply import Executors
+from tallystick.spark.brief import briefly
 from tallystick.spark.broadcast import Broadcast, bound, broadcasts_of, rides_along
 from tallystick.spark.coordinator import Coordinator, Plan
 from tallystick.spark.leading import Leadership
@@ -253,7 +254,7 @@ class StreamWriter:
     def _start_query(self, coordinator: Coordinator) -> StreamingQuery:
         writer = (
             coordinator.query(self._rows)
-            .writeStream.foreachBatch(coordinator.run_epoch)
+            .writeStream.foreachBatch(briefly(coordinator.run_epoch))
             .outputMode(self._output_mode)
             .option("checkpointLocation", coordinator.plan.checkpoint)
             .trigger(**self._trigger)
