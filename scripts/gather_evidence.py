@@ -19,6 +19,7 @@ from tallystick import evidence
 ROOT = Path(__file__).resolve().parents[1]
 CONNECTORS = "tests/chaos/test_prover_connectors.py"
 FEW = "--kills 12 --workers 5"
+SOME = "--kills 40 --workers 14"
 MANY = "--kills 75 --workers 24"
 TESTS = {
     "matrix-files": "tests/chaos/test_kill_matrix.py -k exactly_once",
@@ -31,15 +32,15 @@ TESTS = {
     "matrix-kinesis-to-postgresql": "tests/chaos/test_kinesis_kill_matrix.py -k postgresql-",
     "matrix-rabbitmq-to-kafka": "tests/chaos/test_rabbit_kill_matrix.py -k any_point",
     "matrix-rabbitmq-receiver": "tests/chaos/test_receiver_kill_matrix.py -k any_point",
-    "prove-postgresql-redis": f"{CONNECTORS} -k databases",
-    "prove-cassandra-opensearch": f"{CONNECTORS} -k search",
-    "prove-hdfs-s3-delta": f"{CONNECTORS} -k lake",
     "prove-kinesis-socket": f"{CONNECTORS} -k at_least_once",
-    "prove-kinesis-to-postgresql": f"{CONNECTORS} -k kinesis_to_postgresql",
     "prove-receivers": f"{CONNECTORS} -k received",
 }
 """Kill matrices and campaigns of the prover that are tests, the long ones too: arguments of pytest."""
 PROOFS = {
+    "prove-postgresql-redis": f"tests/chaos/prove_connectors.py:databases {SOME} --seed 41",
+    "prove-cassandra-opensearch": f"tests/chaos/prove_connectors.py:search {SOME} --seed 42",
+    "prove-hdfs-s3-delta": f"tests/chaos/prove_connectors.py:lake {SOME} --seed 43",
+    "prove-kinesis-to-postgresql": f"tests/chaos/prove_connectors.py:kinesis_to_postgresql {SOME} --seed 45",
     "prove-sends": f"tests/chaos/prove_connectors.py:sends {FEW} --seed 44",
     "prove-kafka-and-files": f"tests/chaos/prove_jobs.py:two_outputs {MANY} --seed 47",
     "prove-on-a-cluster": "tests/chaos/prove_jobs.py:files_to_files --cluster --kills 24 --workers 11 --seed 49",
