@@ -298,7 +298,7 @@ def test_a_query_that_is_stopped_amid_an_epoch_has_not_failed(spark: SparkSessio
     while not begun.exists():
         time.sleep(0.02)
     query.stop()
-    assert query.exception() is None
+    assert query.exception() is None, "a query that was told to stop has not failed"
 
 
 def test_a_checkpoint_of_another_job_is_refused_and_nothing_is_written(spark: SparkSession, tmp_path: Path) -> None:

@@ -127,5 +127,12 @@ def cause_of(text: str) -> str:
             f"the workers cannot import the module {missing['module']!r}: install it where they run, or call "
             f"pyspark.cloudpickle.register_pickle_by_value({missing['module']}) before the job starts"
         )
-    raised = re.findall(r"^(?:: |\s*)(\w+(?:\.\w+)*(?:Error|Exception)(?:: .+)?)$", text, flags=re.MULTILINE)
-    return str(raised[-1]).strip() if raised else text.strip().splitlines()[0]
+    raised = re.findall(r"^(?:\s*)(\w+(?:\.\w+)*(?:Error|Exception): .+)$", text, flags=re.MULTILINE)
+    return str(raised[-1]).strip() if raised else _in_the_jvm(text) or text.strip().splitlines()[0]
+
+
+def _in_the_jvm(text: str) -> str:
+    """Of a chain of causes those that Spark has named for people, ``[LIKE_THIS]``, and the one that began it."""
+    chain = re.findall(r"^(?:Caused by)?: (\w+(?:\.\w+)+(?:: .+)?)$", text, flags=re.MULTILINE)
+    named = [said for said in chain if re.search(r"\[[A-Z_.]+\]", said)]
+    return "; ".join(dict.fromkeys([*named, *chain[-1:]]))
