@@ -113,6 +113,7 @@ def test_what_a_driver_that_was_taken_for_dead_applies_late_changes_nothing(
     assert_exactly_once(plan)
 
 
+@pytest.mark.slow  # in make test PostgreSQL and Redis die so
 def test_both_servers_die_and_come_back_in_the_middle(tmp_path: Path) -> None:
     """They die when the first epochs are there, while the job runs on; it may start its query anew."""
     with started(Cassandra(tmp_path / "c")) as table_server, started(OpenSearch(tmp_path / "o")) as index_server:

@@ -41,6 +41,7 @@ def test_the_demo_shows_what_each_mode_promises() -> None:
     assert found["checkpoint"].startswith("chk-3  offset (0,1000)  pv (app1,")
 
 
+@pytest.mark.slow  # in make test the Kafka kill matrix shows the same, and the demo on files the rest
 def test_the_demo_on_a_real_broker(tmp_path: Path) -> None:
     found = shown("--kafka", "--kills", "1", "--keep", str(tmp_path / "kept"))
     assert_as_promised(found["modes"], kills=1)
