@@ -4,8 +4,8 @@ Spark starts a Python process for every task slot, and five more for a source th
 other. Before everything else on their path it puts its own copy of PySpark, a zip of sources: each process compiles
 what it imports, anew. Where PySpark was installed by pip, that copy and the installed package are the same, and the
 package is compiled. So on one machine they run ``worker-python``, which lies beside this module: it takes the zip off
-the path and runs the driver's own interpreter. A job with a Python source has its first epoch three seconds sooner, of
-twelve (docs/decisions/0022-workers-import-compiled-pyspark.md).
+the path and runs the driver's own interpreter. A job with a Python source has its first epoch two to three seconds
+sooner, of twelve (docs/decisions/0022-workers-import-compiled-pyspark.md).
 
 Not on a cluster, where nobody knows what is installed on the other machines; not if Spark is another one than the
 package that the driver imports; and not if somebody has chosen an interpreter.
