@@ -7,7 +7,7 @@ ARCHIVE := $(VENV)/.faststart
 PARTS := $(VENV)/.jvm-parts
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java servers demo test check lint types layers unit soak bench docs clean
+.PHONY: help setup java servers versitygw demo test check lint types layers unit soak bench docs clean
 
 help: ## Print this help
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -21,6 +21,10 @@ servers:
 	@sh scripts/ensure-server.sh postgres postgresql
 	@sh scripts/ensure-server.sh redis-server redis-server
 	@sh scripts/ensure-server.sh rabbitmq-server rabbitmq-server
+
+# Only for long campaigns: it is built for minutes, and the other tests have moto.
+versitygw:
+	@sh scripts/ensure-versitygw.sh
 
 $(STAMP): pyproject.toml | java
 	$(PYTHON) -m venv $(VENV)
@@ -43,7 +47,7 @@ demo: $(ARCHIVE) ## Kill a running count again and again, in three delivery mode
 	$(BIN)/tallystick demo
 
 test: setup lint types layers ## What CI runs: linters, types, layers and all tests
-	$(BIN)/python -m pytest -m 'not slow' -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m 'not slow' -n 2 --dist loadfile --no-loadscope-reorder --durations 25
 
 check: test ## The same as test
 
@@ -60,7 +64,7 @@ layers: $(STAMP)
 unit: $(STAMP) ## The tests that need no Spark: seconds
 	$(BIN)/python -m pytest tests/unit tests/protocol
 
-soak: setup ## Long campaigns: every kill point, many times, and every other fault
+soak: setup versitygw ## Long campaigns: every kill point, many times, and every other fault
 	$(BIN)/python -m pytest -m slow
 
 bench: setup ## Measure what the layer costs, as ratios from one run

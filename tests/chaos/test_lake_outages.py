@@ -41,7 +41,7 @@ def test_a_server_that_is_killed_twice(lake: Lake, kind: str) -> None:
     server: Server | object = lake.hdfs if kind == "hdfs" else lake.s3
     assert isinstance(server, Server)
     if kind == "s3" and lake.s3.product != VERSITYGW:
-        pytest.skip("moto forgets everything when it is killed: needs versitygw on the PATH")
+        pytest.skip("moto forgets everything when it is killed: needs versitygw, sh scripts/ensure-versitygw.sh")
     lake.sinks, lake.epochs = ("delta", kind), EPOCHS
     with lake.running(LAKE_RESTARTS="yes") as process:
         for epoch in OUTAGES:

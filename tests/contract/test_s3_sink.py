@@ -1,4 +1,4 @@
-"""The shipped contract, run for the S3 sink: on versitygw where it is on the PATH, else on moto."""
+"""The shipped contract, run for the S3 sink: on versitygw where it is found, else on moto."""
 
 from __future__ import annotations
 

@@ -181,6 +181,7 @@ def test_the_servers_words_and_a_number(kind: str, words: str, number: int) -> N
     error = as_os_error(f'RPCError("{kind}", "{words}")')
     assert error.errno == number
     assert error.strerror == f"{words.partition(chr(92))[0]} ({kind.rpartition('.')[2]})"
+    assert as_os_error('OperationFailed("its own words")').strerror == "its own words (OperationFailed)"
     assert as_os_error("no such form\nwith lines").strerror == "no such form"
 
 

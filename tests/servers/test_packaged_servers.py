@@ -46,7 +46,7 @@ def get(server: Server) -> str:
 
 def living(server: Server) -> list[str]:
     """Processes that have the server's folder in their command line, or were started by one that has."""
-    said = subprocess.run(["ps", "-A", "-o", "args="], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(["ps", "-A", "-ww", "-o", "args="], capture_output=True, text=True, check=True).stdout
     return [line for line in said.splitlines() if str(server.folder) in line]
 
 

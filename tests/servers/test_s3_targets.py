@@ -317,7 +317,7 @@ def test_secrets_are_nowhere(s3: S3Server, sink: S3, caplog: pytest.LogCaptureFi
 def mortal(tmp_path: Path) -> Iterator[S3Server]:
     with started(S3Server(tmp_path / "s3")) as server:
         if server.product != VERSITYGW:
-            pytest.skip("moto forgets everything when it is killed: needs versitygw on the PATH")
+            pytest.skip("moto forgets everything when it is killed: needs versitygw, sh scripts/ensure-versitygw.sh")
         yield server
 
 

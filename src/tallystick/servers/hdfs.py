@@ -24,10 +24,17 @@ log4j.appender.console.layout.ConversionPattern=%d %p %c{1}: %m%n
 
 
 class Hdfs(Server):
-    """Ready when the DataNode offers space and the NameNode has left safe mode: it can be read and written."""
+    """Ready when the DataNode offers space and the NameNode has left safe mode: it can be read and written.
+
+    ``settings`` are those of ``hdfs-site.xml``, beside or instead of ours; choose them when the folder is new.
+    """
 
     name = "hdfs"
     ports_needed = 5
+
+    def __init__(self, folder: Path, *, settings: Mapping[str, str] | None = None) -> None:
+        super().__init__(folder)
+        self.settings = dict(settings or {})
 
     @property
     def version(self) -> str:
@@ -109,7 +116,9 @@ class Hdfs(Server):
             "dfs.namenode.handler.count": "4",
             # a few small files must fit on a disk that is nearly full
             "dfs.datanode.du.reserved": "0",
+            "dfs.datanode.round-robin-volume-choosing-policy.additional-available-space": "0",
             "dfs.namenode.resource.du.reserved": str(8 << 20),
+            **self.settings,
         }
 
 

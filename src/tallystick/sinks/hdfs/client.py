@@ -73,10 +73,16 @@ def told() -> Iterator[None]:
 
 
 def as_os_error(text: str) -> OSError:
-    """The server's exception, as the client prints it: ``RPCError("org.….NameOfIt", "words\\n\\tat …")``."""
+    """The server's exception, as the client prints it: ``RPCError("org.….NameOfIt", "words\\n\\tat …")``.
+
+    Failures of its own it prints as ``NameOfIt("words")``. What a DataNode said, such as that its disk is full, it
+    keeps to itself.
+    """
     match = re.search(r'RPCError\("(?P<kind>[\w.$]+)", "(?P<words>.*?)(?:\\n|"\)|\Z)', text, re.DOTALL)
     if match is None:
-        return OSError(errno.EIO, text.splitlines()[0] if text else "no words")
+        own = re.fullmatch(r'(?P<kind>\w+)\("(?P<words>.*)"\)', text)
+        words = f"{own['words']} ({own['kind']})" if own else text.partition("\n")[0]
+        return OSError(errno.EIO, words or "no words")
     kind = match["kind"].rpartition(".")[2]
     return OSError(_NUMBERS.get(kind, errno.EIO), f"{match['words']} ({kind})")
 
@@ -87,6 +93,6 @@ def _words(error: BaseException) -> str:
 
 def unreachable(address: str, error: OSError) -> SinkError:
     return SinkError(
-        f"{address} cannot be used: {error.strerror}. is HDFS running there, and may this user write to it? look with: "
-        f"hdfs dfs -ls {address}/"
+        f"{address} cannot be used: {error.strerror}. is HDFS running there, may this user write to it, and have its "
+        f"DataNodes free space? look with: hdfs dfs -ls {address}/; hdfs dfs -df {address}/"
     )

@@ -9,6 +9,10 @@
     gives the lease up with it, and a writer that still lives is told that it has no open files. Leases are taken back
     first, so that DataNodes close the last block at once even where snapshots keep the deleted file.
 4.  *Parents are never made by accident.* A task of a fenced driver whose folder was deleted must not bring it back.
+5.  *A file that failed is never ended.* After a write that failed, on a full disk for instance, the client would still
+    complete the file with the blocks that it has, or wait a quarter of a minute for one that never comes; and its own
+    files do so whenever they are thrown away. So the writer beneath them is used, which ends nothing by itself, and is
+    dropped at the first failure.
 """
 
 from __future__ import annotations
@@ -81,7 +85,7 @@ class HdfsFiles(FileSystem[PurePosixPath]):
     def create(self, path: PurePosixPath) -> Opened:
         with told():
             options = library().WriteOptions(overwrite=False, create_parent=False)
-            raw = _Output(self._client.create(str(path), options))
+            raw = _Output(self._client.inner.create(str(path), options))
         return Opened(pa.PythonFile(io.BufferedWriter(raw, BUFFER_BYTES), mode="w"), raw.abandon)
 
     def write(self, path: PurePosixPath, data: bytes) -> None:
@@ -155,28 +159,42 @@ class _Input(io.RawIOBase):
 
 
 class _Output(io.RawIOBase):
-    """One file of HDFS as Python's raw output. Synced when it is closed; `abandon` leaves it as it is."""
+    """One file of HDFS as Python's raw output. Synced when it is closed; `abandon` leaves it as it is.
+
+    Whoever goes on after a failure is told the same failure again (essay 5).
+    """
 
     def __init__(self, writer: Any) -> None:
         super().__init__()
         self._writer = writer
+        self._failure: OSError | None = None
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
+        if self._failure is not None:
+            raise self._failure
         if self._writer is None:
             raise OSError("the file was given up")
-        with told():
-            return int(self._writer.write(data))
+        try:
+            with told():
+                return int(self._writer.write(data))
+        except OSError as error:
+            self._writer, self._failure = None, error
+            raise
 
     def close(self) -> None:
-        if self._writer is not None and not self.closed:
-            writer, self._writer = self._writer, None
+        if self.closed:
+            return
+        super().close()
+        writer, self._writer = self._writer, None
+        if self._failure is not None:
+            raise self._failure
+        if writer is not None:
             with told():
                 writer.hsync()
                 writer.close()
-        super().close()
 
     def abandon(self) -> None:
         """The writer is dropped, and its lease is no longer renewed. Whoever rolls back deletes the file."""

@@ -78,7 +78,7 @@ class HDFS(FolderSink[PurePosixPath]):
 
     @property
     def look(self) -> str:
-        return f"hdfs dfs -ls {self.target}"
+        return f"hdfs dfs -ls {self.target}; hdfs dfs -df {self.target}"
 
     def check(self, job: JobContext) -> None:
         """Make the folder if needed, and try what a commit will do: write, sync, rename."""

@@ -9,6 +9,9 @@
     was settled, or the driver died right before completing and the upload was aborted since. That cannot be told from
     here, and both guesses could be wrong: a person says which it was.
 5.  An answer that got lost is not known: asked again, the upload or the object tells.
+6.  Some stores say "completed" of an upload that another request is still completing, or was when the store died, and
+    that one may fail yet. So only the answer to the first request is taken for what it says; after that the object
+    itself must be seen.
 """
 
 from __future__ import annotations
@@ -47,9 +50,8 @@ def _complete(notes: Notes, committable: Json) -> Outcome:
             if ending in found:
                 return ending
         alive = [parts for parts in found if not isinstance(parts, Outcome)]
-        if alive:
-            _note_completing(notes, name)
-        ended = [_complete_one(notes, name, parts) for parts in alive]
+        first = _note_completing(notes, name) if alive else False
+        ended = [_complete_one(notes, name, parts, first) for parts in alive]
     except StoreError as error:
         level = logging.ERROR if error.code in _FOR_A_PERSON else logging.WARNING
         logger.log(level, "%s cannot be published in %s now, asking again later: %s", name, notes.bucket.name, error)
@@ -83,10 +85,11 @@ def _look(notes: Notes, name: str, key: str, upload: str, count: int, digest: st
     return _Parts(key, upload, etags)
 
 
-def _complete_one(notes: Notes, name: str, parts: _Parts) -> Outcome:
+def _complete_one(notes: Notes, name: str, parts: _Parts, first: bool) -> Outcome:
+    """``first``: nobody asked for this before."""
     listed = [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(parts.etags, start=1)]
     try:
-        notes.bucket.call(
+        answer = notes.bucket.call(
             "complete_multipart_upload",
             Key=notes.prefix + parts.key,
             UploadId=parts.upload,
@@ -97,14 +100,30 @@ def _complete_one(notes: Notes, name: str, parts: _Parts) -> Outcome:
         if error.code == NO_SUCH_UPLOAD or error.code in TAKEN:
             return _judge(notes, name, parts.key)
         raise
+    if not first or answer["ResponseMetadata"].get("RetryAttempts"):
+        return _seen(notes, name, parts.key)
     return Outcome.COMMITTED
 
 
-def _note_completing(notes: Notes, name: str) -> None:
+def _seen(notes: Notes, name: str, key: str) -> Outcome:
+    """The store says that an upload is completed, to a request that was not the first one (essay 6)."""
+    try:
+        metadata = notes.bucket.call("head_object", Key=notes.prefix + key)["Metadata"]
+    except StoreError as error:
+        if error.code not in NOT_FOUND:
+            raise
+        raise StoreError(error.code, f"the store says that {key} is completed, but it is not there") from error
+    return Outcome.COMMITTED if metadata.get(NAME) == name else _judge(notes, name, key)
+
+
+def _note_completing(notes: Notes, name: str) -> bool:
+    """True if nobody did so before."""
     try:
         notes.put(name, COMPLETING)
     except FileExistsError:
         logger.info("%s is being completed again", name)
+        return False
+    return True
 
 
 def _judge(notes: Notes, name: str, key: str) -> Outcome:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import ExitStack
 
 from tallystick.errors import SinkError
 from tallystick.s3.client import TAKEN, StoreError
 from tallystick.sinks.s3.notes import Notes
-from tallystick.sinks.s3.upload import Upload, abort
+from tallystick.sinks.s3.upload import Upload
 
 _HINTS = {
     "NoSuchBucket": "make it first: aws s3 mb s3://{bucket}",
@@ -24,10 +25,11 @@ def check_bucket(notes: Notes) -> None:
     """Begin an upload, find it, complete it, and be refused a second time; then take everything away again."""
     bucket, key = notes.bucket, f"{notes.root}probe-{uuid.uuid4().hex}"
     try:
-        upload = Upload(bucket, key, "probe", part_bytes=5 << 20)
-        try:
+        with ExitStack() as ending:
+            upload = _begin(notes, key, ending)
+            ending.callback(bucket.call, "delete_object", Key=key)
             _find(notes, key, upload)
-            again = Upload(bucket, key, "probe", part_bytes=5 << 20)
+            again = _begin(notes, key, ending)
             _complete(notes, key, upload)
             if _completes(notes, key, again):
                 raise SinkError(
@@ -35,15 +37,22 @@ def check_bucket(notes: Notes) -> None:
                     "CompleteMultipartUpload): one job could destroy what another one published. needed a store that "
                     "knows it, such as Amazon's, or a newer version of this one"
                 )
-            abort(bucket, key, again.id)
-        finally:
-            abort(bucket, key, upload.id)
-            bucket.call("delete_object", Key=key)
     except StoreError as error:
-        hint = _HINTS.get(error.code, f"look with: aws s3 ls s3://{bucket.name}/{notes.prefix}")
+        hint = _HINTS.get(
+            error.code,
+            "needed a store that answers, may be written to and has free space. look with: "
+            f"aws s3 ls s3://{bucket.name}/{notes.prefix}",
+        )
         raise SinkError(
             f"s3://{bucket.name}/{notes.prefix} cannot be used: {error.strerror}. {hint.format(bucket=bucket.name)}"
         ) from error
+
+
+def _begin(notes: Notes, key: str, ending: ExitStack) -> Upload:
+    """An upload that is rolled back at the end, whatever happens."""
+    upload = Upload(notes.bucket, key, "probe", part_bytes=5 << 20)
+    ending.callback(upload.roll_back)
+    return upload
 
 
 def _find(notes: Notes, key: str, upload: Upload) -> None:

@@ -61,12 +61,16 @@ class Upload(io.RawIOBase):
             self._waiting.clear()
         super().close()
 
-    def abandon(self) -> None:
-        """Roll the upload back. If S3 does not answer now, the driver finds the upload later."""
+    def roll_back(self) -> None:
+        """Nothing more is sent, and S3 forgets what was."""
         self._alive = False
         self._waiting.clear()
+        abort(self._bucket, self._key, self.id)
+
+    def abandon(self) -> None:
+        """Roll the upload back. If S3 does not answer now, the driver finds the upload later."""
         try:
-            abort(self._bucket, self._key, self.id)
+            self.roll_back()
         except StoreError as error:
             logger.warning("the upload of %s cannot be aborted now, the driver does it later: %s", self._key, error)
 
