@@ -1,7 +1,7 @@
-"""Build the jar of the checkpoint file manager from the source beside it: ``python scripts/build_checkpoints_jar.py``.
+"""Build the jar of our checkpoint file managers from the sources beside it: ``python scripts/build_checkpoints_jar.py``
 
-Needs a ``javac``; who only runs jobs does not, because the jar is part of the package. The same source and compiler
-give the same bytes: no times are kept. The manifest names the hash of the source and the compiler's version.
+Needs a ``javac``; who only runs jobs does not, because the jar is part of the package. The same sources and compiler
+give the same bytes: no times are kept. The manifest names the hash of the sources and the compiler's version.
 """
 
 from __future__ import annotations
@@ -12,38 +12,41 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyspark
 
-from tallystick.jvm.checkpoints import JAR, SOURCE
+from tallystick.jvm.checkpoints import JAR, SOURCES
 
 RELEASE = "17"
 LONG_AGO = (1980, 1, 1, 0, 0, 0)
 MANIFEST = "META-INF/MANIFEST.MF"
 
 
-def build(jar: Path, source: Path = SOURCE) -> None:
+def build(jar: Path, sources: Sequence[Path] = SOURCES) -> None:
     """Compile for Java 17, against the jars of Spark, and pack."""
     with tempfile.TemporaryDirectory() as folder:
         jars = Path(pyspark.__file__).parent / "jars"
         command = ["javac", "--release", RELEASE, "-Xlint:all,-path,-classfile,-processing", "-Werror"]
-        command += ["-g:source,lines", "-cp", f"{jars}/*", "-d", folder, str(source)]
+        command += ["-g:source,lines", "-cp", f"{jars}/*", "-d", folder, *map(str, sources)]
         subprocess.run(command, check=True)
         classes = sorted(path for path in Path(folder).rglob("*.class"))
         with zipfile.ZipFile(jar, "w") as packed:
-            _add(packed, MANIFEST, manifest(source, compiler()).encode())
+            _add(packed, MANIFEST, manifest(sources, compiler()).encode())
             for path in classes:
                 _add(packed, path.relative_to(folder).as_posix(), path.read_bytes())
 
 
-def manifest(source: Path, javac: str | None) -> str:
+def manifest(sources: Sequence[Path], javac: str | None) -> str:
     # a line of a manifest has at most 72 bytes, so the hash is cut
-    return f"Manifest-Version: 1.0\nSource-SHA-256: {digest(source)}\nBuild-Javac: {javac}\n\n"
+    return f"Manifest-Version: 1.0\nSource-SHA-256: {digest(sources)}\nBuild-Javac: {javac}\n\n"
 
 
-def digest(source: Path) -> str:
-    return hashlib.sha256(source.read_bytes()).hexdigest()[:40]
+def digest(sources: Sequence[Path]) -> str:
+    """Over the names and the hashes of all sources."""
+    each = [f"{source.name} {hashlib.sha256(source.read_bytes()).hexdigest()}\n" for source in sources]
+    return hashlib.sha256("".join(each).encode()).hexdigest()[:40]
 
 
 def compiler() -> str | None:

@@ -27,9 +27,9 @@ class Read:
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
-def make_topic(address: str, partitions: int = 2, **config: str) -> str:
+def make_topic(address: str, partitions: int = 2, name: str = "", **config: str) -> str:
     """A topic that nobody else uses. Settings with underscores in place of dots."""
-    name = f"t-{uuid.uuid4().hex[:12]}"
+    name = name or f"t-{uuid.uuid4().hex[:12]}"
     admin = AdminClient({"bootstrap.servers": address})
     settings = {setting.replace("_", "."): value for setting, value in config.items()}
     admin.create_topics([NewTopic(name, num_partitions=partitions, config=settings)])[name].result(WAIT_S)

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 PER_EPOCH = 40
 KEYS = 5
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
+"""Longer than another driver may take (`killed_job.RUN_TIMEOUT_S`)."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,9 @@ def hold(context: SliceContext) -> bool:
     folder = Path(PLAN.folder)
     (folder / "held").touch()
     deadline = time.monotonic() + PATIENCE_S
-    while not (folder / "go").exists() and time.monotonic() < deadline:
+    while not (folder / "go").exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"held for {PATIENCE_S:g} s, and nobody said go")
         time.sleep(0.05)
     return True
 

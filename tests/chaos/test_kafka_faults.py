@@ -87,7 +87,7 @@ def asking(campaign: Campaign) -> Iterator[Transactions]:
 
 def coordinators(transactions: Transactions, names: Sequence[str]) -> dict[str, int]:
     """Which node is responsible for each of these transactional ids."""
-    return dict(transactions._admin._manager.run(transactions._coordinators, names))
+    return dict(transactions._connection.run(transactions._connection.coordinators, names))
 
 
 def test_the_network_is_cut_slowed_and_loses_answers(broker: Kafka, tmp_path: Path) -> None:

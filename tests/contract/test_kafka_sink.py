@@ -14,12 +14,14 @@ import pytest
 from kafka_topics import make_topic, read_topic, wait_for_markers
 from real_servers import Elsewhere
 from tallystick.kafka.transactions import Answer, Ending
-from tallystick.records import Json
+from tallystick.records import Attempt, Json
 from tallystick.servers import Kafka as Broker
 from tallystick.servers.tcp_proxy import TcpProxy
 from tallystick.sinks import Kafka
+from tallystick.sinks.base import TransactionState
 from tallystick.testing import SinkContract
-from tallystick.testing.sinks import JOB
+from tallystick.testing.doomed import write_and_die
+from tallystick.testing.sinks import JOB, context
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +77,20 @@ class KafkaContract(SinkContract):
 
 class TestFromArrow(KafkaContract):
     send = "arrow"
+    ends_with_its_client = True
+    """Few rows are sent when they are all there: until then nobody has heard of the transaction."""
+
+    def test_a_process_that_dies_in_the_middle_of_many_rows_leaves_an_open_transaction(
+        self, sink: Kafka, scratch: Path
+    ) -> None:
+        many = [pa.RecordBatch.from_pydict({"value": pa.array([b"x" * 1000] * 1000, pa.binary())})] * 3
+        write_and_die(sink, context(), many, scratch, 1.0)
+        self.assert_published(sink)
+        [found] = self.open(sink)
+        assert (found.attempt, found.state) == (Attempt(0, 1), TransactionState.BEGUN)
+        sink.abort(found.committable)
+        assert self.open(sink) == []
+        self.assert_published(sink)
 
     def expire(self, sink: Kafka, committable: Json) -> bool:
         """As by a time-out: the coordinator aborts it."""

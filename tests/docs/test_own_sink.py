@@ -32,11 +32,11 @@ def tables(folder: Path) -> set[str]:
 
 
 def repeat_last_epoch(folder: Path) -> int:
-    """As the page says: delete the last file in commits, with its checksum."""
+    """As the page says: delete the last file in commits, with its checksum if there is one."""
     commits = folder / "checkpoint" / "commits"
     last = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
     (commits / str(last)).unlink()
-    (commits / f".{last}.crc").unlink()
+    (commits / f".{last}.crc").unlink(missing_ok=True)
     return last
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import pytest
-from kafka_writers import Written, written
+from kafka_writers import Written, new_name, written
 
 from kafka_topics import WAIT_S, make_topic, read_topic
 from real_servers import started
@@ -47,10 +48,17 @@ def complete(transactions: Transactions, one: Written) -> None:
         time.sleep(0.1)
 
 
-def forgotten_by(broker: Kafka, connect: Callable[[], Transactions], commit: bool) -> tuple[Written, Forgotten]:
-    """A transaction that was ended, and the marker that is missing."""
+def forgotten_by(
+    broker: Kafka, connect: Callable[[], Transactions], commit: bool, earlier: Sequence[bytes]
+) -> tuple[Written, Forgotten]:
+    """A transaction that was ended, and the marker that is missing. ``earlier`` is what its name had written before."""
     for _ in range(TRIES):
-        one = written(broker.address, make_topic(broker.address), ROWS)
+        topic, name = make_topic(broker.address), new_name()
+        if earlier:
+            before = written(broker.address, topic, earlier, name)
+            connect().end_soon([before.ending(commit=True)])
+            complete(connect(), before)
+        one = written(broker.address, topic, ROWS, name)
         connect().end_all([one.ending(commit)])
         broker.kill()
         broker.start()
@@ -65,11 +73,18 @@ def forgotten_by(broker: Kafka, connect: Callable[[], Transactions], commit: boo
     pytest.skip(f"the broker forgot no marker in {TRIES} tries")
 
 
-@pytest.mark.parametrize("commit", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("commit", "earlier"),
+    [
+        (True, (b"earlier",)),
+        pytest.param(True, (), marks=pytest.mark.slow),
+        pytest.param(False, (b"earlier",), marks=pytest.mark.slow),
+    ],
+)
 def test_what_a_broker_forgot_is_noted_before_its_name_is_used_again(
-    broker: Kafka, connect: Callable[[], Transactions], commit: bool
+    broker: Kafka, connect: Callable[[], Transactions], commit: bool, earlier: Sequence[bytes]
 ) -> None:
-    one, missing = forgotten_by(broker, connect, commit)
+    one, missing = forgotten_by(broker, connect, commit, earlier)
     assert (missing.name, missing.commit) == (one.name, commit)
     transactions = connect()
     markers = Markers(transactions)
@@ -78,15 +93,31 @@ def test_what_a_broker_forgot_is_noted_before_its_name_is_used_again(
     assert transactions.writing(transactions.partitions([one.topic])) == {
         place: [] for place in transactions.partitions([one.topic])
     }
-    seen = ROWS if commit else []
+    seen = [*earlier, *(ROWS if commit else [])]
     assert sorted(record.value or b"" for record in read_topic(broker.address, one.topic)) == sorted(seen)
     # the next transaction under that name shares nothing with it any more
     later = written(broker.address, one.topic, [b"later"], name=one.name)
     transactions.end_soon([later.ending(not commit)])
     complete(transactions, later)
-    seen = seen if commit else [b"later"]
+    seen = seen if commit else [*earlier, b"later"]
     assert sorted(record.value or b"" for record in read_topic(broker.address, one.topic)) == sorted(seen)
     markers.close()
+
+
+def test_a_marker_is_taken_in_a_partition_where_the_name_got_one_before(
+    broker: Kafka, connect: Callable[[], Transactions]
+) -> None:
+    """The leader remembers which coordinator wrote that one, and refuses an older one."""
+    transactions, topic = connect(), make_topic(broker.address, partitions=1)
+    before = written(broker.address, topic, [b"before"])
+    transactions.end_soon([before.ending(commit=True)])
+    complete(transactions, before)
+    written(broker.address, topic, ROWS, name=before.name)
+    [(place, [open_there])] = transactions.writing(transactions.partitions([topic])).items()
+    assert open_there.coordinator_epoch >= 0
+    assert transactions.write_marker(place, replace(open_there, coordinator_epoch=-1), commit=True) != ""
+    assert transactions.write_marker(place, open_there, commit=True) == ""
+    assert [record.value for record in read_topic(broker.address, topic)] == [b"before", *ROWS]
 
 
 def test_transactions_that_are_open_or_over_are_left_alone(broker: Kafka, connect: Callable[[], Transactions]) -> None:

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from kafka_writers import new_name, producer_settings, records
 
-from kafka_topics import WAIT_S, make_topic, read_topic
+from kafka_topics import WAIT_S, make_topic, read_topic, wait_for_markers
 from real_servers import Elsewhere
 from tallystick.errors import SinkError
 from tallystick.kafka.settings import KafkaSettings
@@ -36,10 +36,9 @@ def transactions(kafka: Broker) -> Iterator[Transactions]:
     made.close()
 
 
-@pytest.fixture(params=[ArrowProducer, ObjectProducer])
-def pool(request: pytest.FixtureRequest, kafka: Broker, tmp_path: Path) -> Iterator[Pool]:
-    kind = request.param
-    made = Pool(Slot(new_name() + "/", tmp_path), lambda name: kind(producer_settings(kafka.address), name))
+@pytest.fixture
+def pool(kafka: Broker, tmp_path: Path) -> Iterator[Pool]:
+    made = Pool(Slot(new_name() + "/", tmp_path), lambda name: ObjectProducer(producer_settings(kafka.address), name))
     yield made
     made.close()
     until(lambda: not made._helpers, "somebody still works for a pool that is closed")
@@ -54,14 +53,24 @@ def until(found: Callable[[], Any], what: str) -> None:
         time.sleep(0.02)
 
 
-def transact(pool: Pool, transactions: Transactions, topic: str, attempt: Attempt) -> Producer:
+def prepare(pool: Pool, topic: str, attempt: Attempt) -> Producer:
     producer = pool.take(attempt)
     producer.begin()
     producer.send(records(topic, [str(attempt).encode()]))
     producer.wait()
     pool.done(producer, attempt)
-    ending = Ending(producer.name, producer.producer_id, producer.producer_epoch, commit=True)
+    return producer
+
+
+def end(transactions: Transactions, producer: Producer, commit: bool) -> None:
+    ending = Ending(producer.name, producer.producer_id, producer.producer_epoch, commit)
     assert transactions.end_soon([ending], WAIT_S) == [Answer.DONE]
+    wait_for_markers("", producer.name, transactions)
+
+
+def transact(pool: Pool, transactions: Transactions, topic: str, attempt: Attempt) -> Producer:
+    producer = prepare(pool, topic, attempt)
+    end(transactions, producer, commit=True)
     return producer
 
 
@@ -140,10 +149,98 @@ def test_helpers_that_die_do_not_leave_a_task_waiting_for_ever(
     def in_the_foreground_only(name: str) -> Producer:
         if threading.current_thread() is not threading.main_thread():
             raise OSError("unforeseen")
-        return ArrowProducer(producer_settings(kafka.address), name)
+        return ObjectProducer(producer_settings(kafka.address), name)
 
     pool = Pool(Slot(new_name() + "/", tmp_path), in_the_foreground_only)
     names = [transact(pool, transactions, topic, Attempt(epoch, 1)).name for epoch in range(3 * pools.HELPERS)]
     until(lambda: not pool._making, "somebody is still waited for")
     until(lambda: not pool.slot._held, "a name is still held")
     assert len(set(names)) <= 2, names
+
+
+# -- producers that go on where the last transaction of their name ended -----------------------------------------------
+
+
+@pytest.fixture
+def going_on(kafka: Broker, tmp_path: Path) -> Pool:
+    settings = producer_settings(kafka.address, transaction_timeout_ms="1500")
+    return Pool(Slot(new_name() + "/", tmp_path), lambda name: ArrowProducer(settings, name), ahead=False)
+
+
+def identity(producer: Producer) -> tuple[str, int, int]:
+    return producer.name, producer.producer_id, producer.producer_epoch
+
+
+def values(kafka: Broker, topic: str) -> list[bytes | None]:
+    return [one.value for one in read_topic(kafka.address, topic)]
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_the_next_transaction_has_the_next_epoch(
+    kafka: Broker, transactions: Transactions, going_on: Pool, commit: bool
+) -> None:
+    topic = make_topic(kafka.address, partitions=1)
+    first = transact(going_on, transactions, topic, Attempt(0, 1))
+    name, producer_id, producer_epoch = identity(first)
+    for epoch in range(1, 6):
+        one = prepare(going_on, topic, Attempt(epoch, 1))
+        assert identity(one) == (name, producer_id, producer_epoch + epoch), "nothing was initialised"
+        end(transactions, one, commit)
+    expected = [str(Attempt(epoch, 1)).encode() for epoch in range(6 if commit else 1)]
+    assert values(kafka, topic) == expected
+
+
+def test_the_transactions_of_one_epoch_have_names_of_their_own(
+    kafka: Broker, transactions: Transactions, going_on: Pool
+) -> None:
+    topic = make_topic(kafka.address, partitions=1)
+    used: set[str] = set()
+    for epoch in range(4):
+        several = [prepare(going_on, topic, Attempt(epoch, 1)) for _ in range(3)]
+        assert len({one.name for one in several}) == 3
+        used |= {one.name for one in several}
+        for one in several:
+            end(transactions, one, commit=True)
+    assert len(used) == 3, "as many names as slices"
+    assert len(read_topic(kafka.address, topic)) == 12
+
+
+def test_a_transaction_that_nobody_ended_is_rolled_back_by_the_next_one(
+    kafka: Broker, transactions: Transactions, going_on: Pool
+) -> None:
+    """As after a task that Spark ran twice: nobody voted for the one that is left over."""
+    topic = make_topic(kafka.address, partitions=1)
+    left = prepare(going_on, topic, Attempt(0, 1))
+    following = transact(going_on, transactions, topic, Attempt(1, 1))
+    assert following.name == left.name
+    assert following.producer_epoch > left.producer_epoch + 1, "the name was initialised"
+    assert values(kafka, topic) == [str(Attempt(1, 1)).encode()]
+
+
+def test_a_name_that_somebody_else_has_used_meanwhile(
+    kafka: Broker, transactions: Transactions, going_on: Pool
+) -> None:
+    topic = make_topic(kafka.address, partitions=1)
+    first = transact(going_on, transactions, topic, Attempt(0, 1))
+    assert transactions.initialise(first.name, 60_000) == ""
+    following = transact(going_on, transactions, topic, Attempt(1, 1))
+    assert following.producer_epoch == first.producer_epoch + 3, "ended, initialised twice"
+    assert values(kafka, topic) == [str(Attempt(epoch, 1)).encode() for epoch in range(2)]
+
+
+def test_a_transaction_that_timed_out_before_the_next_one(
+    kafka: Broker, transactions: Transactions, going_on: Pool
+) -> None:
+    topic = make_topic(kafka.address, partitions=1)
+    expired = prepare(going_on, topic, Attempt(0, 1))
+    until(lambda: transactions.describe([expired.name])[0].state == "CompleteAbort", "it does not time out")
+    transact(going_on, transactions, topic, Attempt(1, 1))
+    assert values(kafka, topic) == [str(Attempt(1, 1)).encode()]
+
+
+def test_a_producer_that_failed_has_no_successor(kafka: Broker, going_on: Pool) -> None:
+    attempt = Attempt(0, 1)
+    producer = going_on.take(attempt)
+    producer.abort()
+    going_on.done(producer, attempt)
+    assert not going_on._successors

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pytest
@@ -18,6 +19,7 @@ from tallystick.kafka.settings import KafkaSettings
 from tallystick.kafka.transactions import Answer, Ending, Transactions
 from tallystick.servers import Kafka
 from tallystick.sinks.kafka.arrow_producer import ArrowProducer
+from tallystick.sinks.kafka.limits import Limits
 from tallystick.sinks.kafka.object_producer import ObjectProducer
 from tallystick.sinks.kafka.producer import Producer, Records
 
@@ -37,7 +39,7 @@ def transactions(kafka: Broker) -> Iterator[Transactions]:
 def make(request: pytest.FixtureRequest, kafka: Broker) -> Iterator[Make]:
     made: list[Producer] = []
 
-    def begun(**options: str) -> Producer:
+    def begun(**options: Any) -> Producer:
         made.append(request.param(producer_settings(kafka.address, **options), new_name()))
         made[-1].begin()
         return made[-1]
@@ -156,6 +158,15 @@ def test_what_is_not_binary_is_refused(kafka: Broker) -> None:
     producer.close()
 
 
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_every_compression(kafka: Broker, transactions: Transactions, make: Make, compression: str) -> None:
+    """Brokers read what they are given before they take it. A batch that cannot be made smaller is among them."""
+    topic = make_topic(kafka.address, partitions=1)
+    values = [b"the same again " * 50] * 200 + [os.urandom(2000)]
+    found = sent(kafka, transactions, make(compression_type=compression), topic, records(topic, values))
+    assert [one.value for one in found] == values
+
+
 # -- many -------------------------------------------------------------------------------------------------------------
 
 
@@ -191,7 +202,7 @@ def test_a_full_queue_keeps_the_order(
     topic = make_topic(kafka.address, partitions=3)
     given = many(topic, 0, 5000)
     headers = pa.array([[]] * 5000, HEADERS) if with_headers else None
-    producer = make(queue_buffering_max_messages="64")
+    producer = make(buffer_memory="16384")
     found = sent(kafka, transactions, producer, topic, Records(topic, given.value, given.key, None, headers))
     assert_all_in_order(found, 5000)
 
@@ -231,7 +242,7 @@ def test_a_record_over_the_clients_limit_wherever_it_is(
     values[place] = b"x" * 5000
     keys = pa.array([b"k%d" % n for n in range(4)], pa.binary())
     headers = pa.array([[]] * 4, HEADERS) if with_headers else None
-    producer = make(message_max_bytes="2000")
+    producer = make(max_request_size="2000")
     with pytest.raises(RowRefusedError, match=rf"a record of 5000 bytes with the key 'k{place}' for topic {topic}"):
         producer.send(Records(topic, pa.array(values, pa.binary()), keys, None, headers))
 
@@ -261,7 +272,7 @@ def test_a_partition_that_the_topic_does_not_have(kafka: Broker, make: Make, kno
 
 def test_a_topic_that_is_deleted_while_it_is_written(kafka: Broker, make: Make) -> None:
     topic = make_topic(kafka.address, partitions=1)
-    producer = make(topic_metadata_propagation_max_ms="1000", allow_auto_create_topics="false")
+    producer = make(topic_patience_s=1.0, limits=Limits(partitions=1))
     producer.send(records(topic, [b"first"]))
     producer.wait()
     admin = AdminClient({"bootstrap.servers": kafka.address})
@@ -328,8 +339,3 @@ def test_the_first_token_is_where_it_says(kafka: Broker, transactions: Transacti
     assert [(one.partition, one.offset) for one in read_topic(kafka.address, topic) if one.value == b"first"] == [
         (place.partition, place.offset)
     ]
-
-
-def test_settings_that_the_client_does_not_take(make: Make) -> None:
-    with pytest.raises(SinkError, match=r"kafka: .*batch\.size"):
-        make(batch_size="some")

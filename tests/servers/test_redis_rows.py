@@ -196,7 +196,7 @@ def test_what_would_lose_rows_is_said_before_the_start(tmp_path: Path, caplog: p
         sink.client.execute_command("ACL", "SETUSER", "limited", "on", f">{SECRET}", "~x:*", "+@all")
         assert "ACL SETUSER" in checked(server, options={"username": "limited", "password": SECRET})
         assert SECRET not in f"{sink!r} {sink.target} {caplog.text}"
-        asked = subprocess.run(["ps", "-A", "-o", "args="], capture_output=True, text=True, check=True).stdout
+        asked = subprocess.run(["ps", "-A", "-ww", "-o", "args="], capture_output=True, text=True, check=True).stdout
         assert SECRET not in asked
 
 

@@ -29,8 +29,9 @@ from tallystick.servers import S3Server, TcpProxy, Way
 from tallystick.servers.s3 import MOTO, SECRET_KEY
 from tallystick.sinks.memory import Memory
 from tallystick.spark import savepoint
+from tallystick.spark.file_manager import FILE_MANAGER, choose_file_manager
 from tallystick.spark.s3a import MANAGER, prove
-from tallystick.spark.session import FILE_MANAGER, check_session, choose_file_manager
+from tallystick.spark.session import check_session
 
 pytestmark = pytest.mark.spark
 

@@ -107,7 +107,7 @@ def watching_processes(seen: list[str]) -> Iterator[None]:
 
     def look() -> None:
         while not ended.wait(0.2):
-            said = subprocess.run(["ps", "-A", "-o", "args="], capture_output=True, text=True, check=True).stdout
+            said = subprocess.run(["ps", "-A", "-ww", "-o", "args="], capture_output=True, text=True, check=True).stdout
             seen.extend(said.splitlines())
 
     watcher = threading.Thread(target=look)

@@ -228,7 +228,7 @@ def test_a_record_over_the_size_limit(spark: SparkSession, kafka: Broker | Elsew
 
 
 def test_brokers_that_do_not_answer(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tallystick.kafka.transactions.BOOTSTRAP_TIMEOUT_MS", 1000)
+    monkeypatch.setattr("tallystick.kafka.connection.BOOTSTRAP_TIMEOUT_MS", 1000)
     monkeypatch.setattr("tallystick.sinks.kafka.preflight.REACH_S", 1.0)
     with pytest.raises(SinkError, match=r"no answer from .*127.0.0.1:1.* needed a broker that is up"):
         run(job(tmp_path, Kafka("127.0.0.1:1", "pv")), spark)

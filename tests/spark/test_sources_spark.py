@@ -22,7 +22,7 @@ from tallystick.errors import ConfigError
 from tallystick.records import Attempt, Outcome
 from tallystick.sinks.base import JobContext, SliceContext
 from tallystick.sources import Collection, Files
-from tallystick.spark.session import ADAPTIVE, FILE_MANAGER, LOCAL_FILE_MANAGER, LOSSY, check_session
+from tallystick.spark.session import ADAPTIVE, LOSSY, check_session
 
 pytestmark = pytest.mark.spark
 
@@ -248,19 +248,6 @@ def test_a_session_that_drops_rows_is_refused(spark: SparkSession, setting: str)
             check_session(spark)
     finally:
         spark.conf.unset(setting)
-
-
-def test_the_fast_file_manager_is_for_local_checkpoints_only(spark: SparkSession, tmp_path: Path) -> None:
-    check_session(spark, "hdfs://nowhere/checkpoint")
-    assert spark.conf.get(FILE_MANAGER, None) is None
-    check_session(spark, str(tmp_path))
-    assert spark.conf.get(FILE_MANAGER) == LOCAL_FILE_MANAGER
-    spark.conf.set(FILE_MANAGER, "somebody.elses.Choice")
-    try:
-        check_session(spark, str(tmp_path))
-        assert spark.conf.get(FILE_MANAGER) == "somebody.elses.Choice"
-    finally:
-        spark.conf.set(FILE_MANAGER, LOCAL_FILE_MANAGER)
 
 
 def test_spark_says_nothing_when_all_is_well(tmp_path: Path) -> None:

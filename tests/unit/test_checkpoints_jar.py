@@ -1,4 +1,4 @@
-"""The jar in the package is what its source beside it says."""
+"""The jar in the package is what its sources beside it say."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from pathlib import Path
 import pytest
 
 import tallystick as ts
-from tallystick.jvm.checkpoints import CLASS, JAR, SOURCE
+from tallystick.jvm.checkpoints import JAR, LOCAL_CLASS, S3_CLASS, SOURCES
+from tallystick.spark import parts
+from tallystick.spark.parts import jar_of_this_machine
+from tallystick.spark.session import JARS, settings_for
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 import build_checkpoints_jar
 
 
-def test_it_was_built_from_this_source() -> None:
+def test_it_was_built_from_these_sources() -> None:
     said = build_checkpoints_jar.said(JAR)
-    assert said["Source-SHA-256"] == build_checkpoints_jar.digest(SOURCE), "python scripts/build_checkpoints_jar.py"
+    assert said["Source-SHA-256"] == build_checkpoints_jar.digest(SOURCES), "python scripts/build_checkpoints_jar.py"
 
 
 @pytest.mark.slow
@@ -35,11 +38,27 @@ def content(jar: Path) -> dict[str, bytes]:
         return {name: packed.read(name) for name in packed.namelist() if name.endswith(".class")}
 
 
+def test_a_session_on_one_machine_has_it_once() -> None:
+    assert settings_for("local[2]", {}, False, True)[JARS] == jar_of_this_machine()
+    with_s3 = settings_for("local[2]", {}, False, True, ["spark-s3"])[JARS].split(",")
+    assert [jar for jar in with_s3 if JAR.name in jar] == [str(JAR)]
+    assert settings_for("local[2]", {JARS: "/mine/tallystick-checkpoints.jar"}, False, True)[JARS].count(JAR.name) == 1
+    assert JARS not in settings_for("spark://master:7077", {}, False, True)
+
+
+def test_a_path_that_no_uri_has_goes_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark would take ``local:/a%20b`` apart, and put it together without the escape."""
+    for path, named in (("/a/b.jar", "local:/a/b.jar"), ("/a b/c.jar", "/a b/c.jar"), ("/a%20b.jar", "/a%20b.jar")):
+        monkeypatch.setattr(parts, "JAR", Path(path))
+        assert jar_of_this_machine() == named
+
+
 def test_it_goes_to_spark_with_hadoops_client() -> None:
     jars = ts.s3_jars().split(",")
     assert str(JAR) in jars
     assert any("hadoop-aws-3.5.0" in jar for jar in jars)
     assert not any("bundle" in jar for jar in jars), "not Amazon's whole SDK"
-    assert f"{CLASS.replace('.', '/')}.class" in content(JAR)
+    for name in (S3_CLASS, LOCAL_CLASS):
+        assert f"{name.replace('.', '/')}.class" in content(JAR)
     job = ts.Job("x", source=ts.sources.Collection([{"id": 1}]), sink=ts.sinks.Memory("x"), checkpoint="s3://b/x")
     assert job.jvm_parts == ("spark-s3",)

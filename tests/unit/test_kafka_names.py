@@ -14,7 +14,7 @@ import pytest
 from tallystick.errors import SinkError
 from tallystick.records import Attempt
 from tallystick.sinks.kafka import names
-from tallystick.sinks.kafka.names import Slot, prefix_of
+from tallystick.sinks.kafka.names import LINES_MAX, Slot, prefix_of
 
 PREFIX = prefix_of("tallystick", "job", "topic")
 
@@ -167,6 +167,16 @@ def test_a_file_that_cannot_be_read_is_no_news(folder: Path, found: bytes) -> No
     assert Slot(PREFIX, folder).take(Attempt(7, 1)) != name, "it was written anew, and whole"
 
 
+def test_the_file_does_not_grow_with_the_epochs(folder: Path) -> None:
+    slot = Slot(PREFIX, folder)
+    for epoch in range(3 * LINES_MAX):
+        used(slot, Attempt(epoch, 1))
+    release(slot)
+    assert len((folder / "slot-0").read_text().splitlines()) <= LINES_MAX
+    again = Slot(PREFIX, folder)
+    assert again._used == {0: Attempt(3 * LINES_MAX - 1, 1)}
+
+
 def test_a_shorter_note_leaves_nothing_of_the_longer_one(folder: Path) -> None:
     slot = Slot(PREFIX, folder)
     for _ in range(12):
@@ -214,7 +224,7 @@ def test_a_folder_that_cannot_be_made_says_what_to_set(tmp_path: Path, monkeypat
     blocked = tmp_path / "file"
     blocked.touch()
     monkeypatch.setattr(tempfile, "tempdir", str(blocked))
-    with pytest.raises(SinkError, match=r"cannot be made: .*: set TMPDIR"):
+    with pytest.raises(SinkError, match=r"cannot be made: .*\. set TMPDIR"):
         Slot(PREFIX)
 
 

@@ -16,6 +16,7 @@ from tallystick.kafka.options import OPTIONS
 from tallystick.records import Mode
 from tallystick.sources import Collection, Kafka
 from tallystick.sources.kafka import REFUSED, SAFE
+from tallystick.spark.parts import jar_of_this_machine
 from tallystick.spark.session import JARS, JAVA_OPTIONS, PACKAGES, settings_for
 
 SERVERS = "one:9092,two:9092"
@@ -169,15 +170,16 @@ def test_offsets_in_words(offset: Any, words: str) -> None:
 def test_the_jars_of_parts_are_joined_with_those_of_the_user() -> None:
     ours = [str(jar) for jar in resolve("spark-kafka")]
     settings = settings_for("local", {JARS: "mine.jar"}, True, True, ["spark-kafka", "spark-kafka"])
-    assert settings[JARS].split(",") == ["mine.jar", *ours]
+    assert settings[JARS].split(",") == ["mine.jar", *ours, jar_of_this_machine()]
     assert kafka_jars() == ",".join(ours)
     assert settings[JAVA_OPTIONS] == settings_for("local", {}, True, True)[JAVA_OPTIONS]
-    assert JARS not in settings_for("local", {}, True, True)
+    assert settings_for("local", {}, True, True)[JARS] == jar_of_this_machine()
+    assert JARS not in settings_for("spark://master:7077", {}, True, True)
 
 
 @pytest.mark.parametrize(
     "brought", [{PACKAGES: "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"}, {JARS: kafka_jars()}]
 )
 def test_a_connector_that_the_user_brings_is_not_brought_twice(brought: dict[str, str]) -> None:
-    settings = settings_for("local", brought, False, True, ["spark-kafka"])
+    settings = settings_for("spark://master:7077", brought, False, True, ["spark-kafka"])
     assert settings.get(JARS) == brought.get(JARS)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -37,6 +39,21 @@ def world(tmp_path: Path) -> World:
     place = Place(str(tmp_path), "round-1")
     place.own.mkdir()
     return World(1, place, HistoryFile(tmp_path / "history"))
+
+
+def test_the_clock_is_compiled_by_several_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by two proofs that begin together on a new machine."""
+    need(clock_library() is not None, "a C compiler: apt-get install gcc")
+    monkeypatch.setenv("TALLYSTICK_CACHE", str(tmp_path))
+    begin = threading.Barrier(4)
+
+    def compile_once(_: int) -> Path | None:
+        begin.wait(30)
+        return clock_library.__wrapped__()
+
+    with ThreadPoolExecutor(4) as pool:
+        [library] = set(pool.map(compile_once, range(4)))
+    assert list(tmp_path.iterdir()) == [library]
 
 
 @pytest.mark.parametrize("offset_s", [-HOUR_S, HOUR_S])

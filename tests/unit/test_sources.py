@@ -23,7 +23,8 @@ from tallystick.records import Mode
 from tallystick.sources import Collection, Files
 from tallystick.sources.offset_reader import OffsetReader, Part, Rows, data_source
 from tallystick.spark import faststart
-from tallystick.spark.session import FILE_MANAGER, JAVA_OPTIONS, settings_for
+from tallystick.spark.file_manager import FILE_MANAGER
+from tallystick.spark.session import JARS, JAVA_OPTIONS, settings_for
 
 ID_APP = StructType([StructField("id", LongType()), StructField("app", StringType())])
 ROWS = [{"id": number, "app": f"app{number % 3}"} for number in range(100)]
@@ -253,7 +254,7 @@ def test_settings_of_the_caller_win_and_options_of_the_jvm_are_joined() -> None:
 
 def test_a_cluster_is_not_bound_to_this_machine() -> None:
     settings = settings_for("spark://master:7077", {}, fast_start=False, quiet=False)
-    assert not {"spark.driver.host", FILE_MANAGER, JAVA_OPTIONS} & settings.keys()
+    assert not {"spark.driver.host", FILE_MANAGER, JAVA_OPTIONS, JARS} & settings.keys()
 
 
 # --- Fast start

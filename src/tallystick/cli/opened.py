@@ -67,8 +67,9 @@ def session_to_read(location: str) -> SparkSession:
     """A small session of this process, for what only Spark can read."""
     from tallystick.cli.console import err
     from tallystick.s3.place import is_s3
+    from tallystick.spark.file_manager import choose_file_manager
     from tallystick.spark.parts import parts_for
-    from tallystick.spark.session import choose_file_manager, session
+    from tallystick.spark.session import session
 
     with err().status(f"starting Spark to read {location}"):
         spark = session("tallystick", "local[1]", fast_start=True, jvm_parts=parts_for(location))

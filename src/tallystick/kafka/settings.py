@@ -1,7 +1,8 @@
 """One set of settings for the three clients that a job uses, in Kafka's own names.
 
-Spark's connector has Java's clients inside, executors write with librdkafka, and the driver ends transactions with
-kafka-python. They are told the same, each in its own words, so that nobody has to write it down three times.
+Spark's connector has Java's clients inside, transactions are written and ended through kafka-python, and librdkafka
+reads tokens and writes if it is asked to. They are told the same, each in its own words, so that nobody has to write it
+down three times.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
 """End, look at and start transactions from a process that did not write them.
 
-The only file that uses inner parts of kafka-python: its connection manager, its request classes and its cache of
-coordinators. Everything else of this package sees the names below.
-
 Kafka answers a request about a transaction with a code; `Answer` says what the code means for somebody who wants the
 transaction committed. Measured on broker 4.3.1 (EndTxn version 5; ``e`` is the epoch that the transaction was written
 with):
@@ -25,21 +22,18 @@ producer's epoch, so that a late repeat cannot end another transaction of the sa
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from tallystick.errors import NotAllowedError, SinkError
-from tallystick.kafka.clients import kafka_python
+from tallystick.kafka.connection import MOVED, Connection, words
 from tallystick.kafka.settings import KafkaSettings
 
 END_TXN_VERSION = 5
 MARKER_VERSION = 1
-REQUEST_TIMEOUT_MS = 15_000
-BOOTSTRAP_TIMEOUT_MS = 10_000
 
 
 class Answer(str, Enum):
@@ -62,7 +56,6 @@ _ANSWERS = {
     53: Answer.DENIED,  # TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     31: Answer.DENIED,  # CLUSTER_AUTHORIZATION_FAILED
 }
-_MOVED = (14, 15, 16)  # COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR
 
 
 @dataclass(frozen=True)
@@ -89,52 +82,39 @@ class Found:
 
 @dataclass(frozen=True)
 class Writing:
-    """One producer's open transaction on one partition."""
+    """One producer's open transaction on one partition.
+
+    ``coordinator_epoch`` is that of the last marker which this producer got there, -1 if it never got one.
+    """
 
     producer_id: int
     producer_epoch: int
     last_sequence: int
     first_offset: int
+    coordinator_epoch: int
 
 
 class Transactions:
     """A connection to one cluster, for the driver. Safe to use from several threads."""
 
     def __init__(self, settings: KafkaSettings) -> None:
-        kafka = kafka_python()
-        from kafka.future import Future
-        from kafka.protocol.metadata import CoordinatorType
+        self._connection = Connection(settings)
         from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
         from kafka.protocol.producer.transaction import WriteTxnMarkersRequest
 
-        self._errors = kafka.errors
-        self._future = Future
-        self._transaction_type = CoordinatorType.TRANSACTION
+        self._admin, self._errors = self._connection.admin, self._connection.errors
         self._end_request = EndTxnRequest
         self._init_request = InitProducerIdRequest
         self._marker_request = WriteTxnMarkersRequest
-        logging.getLogger("kafka").setLevel(logging.CRITICAL)  # it reports every lost connection; so do our errors
-        given = {"request_timeout_ms": REQUEST_TIMEOUT_MS, "bootstrap_timeout_ms": BOOTSTRAP_TIMEOUT_MS}
-        given |= settings.kafka_python()
-        try:
-            self._admin = kafka.KafkaAdminClient(**given)
-        except self._errors.KafkaError as cause:
-            raise SinkError(
-                f"no answer from Kafka at {settings.servers}: {_words(cause)}. needed a broker that is up and the "
-                "right security settings"
-            ) from cause
 
     def close(self) -> None:
-        self._admin.close()
+        self._connection.close()
 
     def end_all(self, endings: Sequence[Ending]) -> list[Answer]:
         """Ask for all of them at once and wait for the answers; lost connections and time-outs are LATER."""
         if not endings:
             return []
-        try:
-            answers: list[Answer] = self._admin._manager.run(self._end_all, endings)
-        except RuntimeError as cause:  # kafka-python's own thread has ended: another connection is needed
-            raise SinkError(f"kafka: the connection for transactions is broken: {_words(cause)}") from cause
+        answers: list[Answer] = self._connection.run(self._end_all, endings)
         return answers
 
     def end_soon(self, endings: Sequence[Ending], patience_s: float = 1.0) -> list[Answer]:
@@ -151,20 +131,13 @@ class Transactions:
 
     async def _end_all(self, endings: Sequence[Ending]) -> list[Answer]:
         try:
-            coordinators = await self._coordinators([ending.name for ending in endings])
+            coordinators = await self._connection.coordinators([ending.name for ending in endings])
         except self._errors.AuthorizationError:
             return [Answer.DENIED] * len(endings)
         except self._errors.KafkaError:
             return [Answer.LATER] * len(endings)
-        sent = [self._send(ending, coordinators[ending.name]) for ending in endings]
+        sent = [self._connection.send(self._request(ending), coordinators[ending.name]) for ending in endings]
         return [await self._answer(ending.name, future) for ending, future in zip(endings, sent, strict=True)]
-
-    def _send(self, ending: Ending, coordinator: int) -> Any:
-        """Its answer, to be waited for; also if it cannot even be sent, because that broker is not known any more."""
-        try:
-            return self._admin._manager.send(self._request(ending), node_id=coordinator)
-        except self._errors.KafkaError as failure:
-            return self._future().failure(failure)
 
     def _request(self, ending: Ending) -> Any:
         return self._end_request(
@@ -180,67 +153,58 @@ class Transactions:
         try:
             code = (await future).error_code
         except self._errors.KafkaError:
-            self._forget(name)
+            self._connection.forget(name)
             return Answer.LATER
-        if code in _MOVED:
-            self._forget(name)
+        if code in MOVED:
+            self._connection.forget(name)
         return _ANSWERS.get(code, Answer.LATER)
-
-    async def _coordinators(self, names: Sequence[str]) -> Mapping[str, int]:
-        found: Mapping[str, int] = await self._admin._find_coordinator_ids(names, key_type=self._transaction_type)
-        return found
-
-    def _forget(self, name: str) -> None:
-        """kafka-python keeps a coordinator for ever, also when it has moved."""
-        self._admin._manager.cluster._coordinators.pop((self._transaction_type, name), None)
 
     def initialise(self, name: str, timeout_ms: int) -> str:
         """Start a name anew: what is open under it is aborted. Returns the name of Kafka's error, '' if it worked."""
 
         async def ask() -> Any:
-            coordinators = await self._coordinators([name])
+            coordinators = await self._connection.coordinators([name])
             request = self._init_request(
                 transactional_id=name, transaction_timeout_ms=timeout_ms, producer_id=-1, producer_epoch=-1
             )
-            return await self._admin._manager.send(request, node_id=coordinators[name])
+            return await self._connection.send(request, coordinators[name])
 
         try:
-            code = self._admin._manager.run(ask).error_code
+            code = self._connection.run(ask).error_code
         except self._errors.KafkaError as failure:
-            self._forget(name)
+            self._connection.forget(name)
             return type(failure).__name__
-        if code in _MOVED:
-            self._forget(name)
+        if code in MOVED:
+            self._connection.forget(name)
         return "" if code == 0 else str(self._errors.for_code(code).__name__)
 
-    def write_marker(self, place: tuple[str, int], producer_id: int, producer_epoch: int, commit: bool) -> str:
+    def write_marker(self, place: tuple[str, int], open_there: Writing, commit: bool) -> str:
         """Say to a partition's leader that this transaction has ended, as its coordinator should have done.
 
-        Nobody but the coordinator checks that it is true. Returns the name of Kafka's error, '' if it worked.
+        Nobody but the coordinator checks that it is true. A leader refuses a marker of a coordinator that is older than
+        the one which wrote the producer's last marker there, so ours claims to come from that one. Returns the name of
+        Kafka's error, '' if it worked.
         """
-        from kafka import TopicPartition
-
         marker = self._marker_request.WritableTxnMarker
         topic = marker.WritableTxnMarkerTopic(name=place[0], partition_indexes=[place[1]])
         request = self._marker_request(
             markers=[
                 marker(
-                    producer_id=producer_id,
-                    producer_epoch=producer_epoch,
+                    producer_id=open_there.producer_id,
+                    producer_epoch=open_there.producer_epoch,
                     transaction_result=commit,
                     topics=[topic],
-                    coordinator_epoch=-1,  # from an administrator, not from a coordinator
+                    coordinator_epoch=open_there.coordinator_epoch,
                 )
             ],
             max_version=MARKER_VERSION,
         )
 
         async def ask() -> Any:
-            [leader] = await self._admin._async_get_leader_for_partitions([TopicPartition(*place)])
-            return await self._admin._manager.send(request, node_id=leader)
+            return await self._connection.send(request, await self._connection.leader(place))
 
         try:
-            answered = self._admin._manager.run(ask)
+            answered = self._connection.run(ask)
         except self._errors.KafkaError as failure:
             return type(failure).__name__
         codes = {one.error_code for found in answered.markers for topic in found.topics for one in topic.partitions}
@@ -253,11 +217,11 @@ class Transactions:
 
     def connections(self) -> frozenset[Any]:
         """The brokers that we are connected to. One that is missing the next time was away in between."""
-        return frozenset(one for one in list(self._admin._manager._conns.values()) if one.connected)
+        return self._connection.connected()
 
     def newest_end_version(self) -> int:
         """The newest EndTxn that this cluster takes."""
-        return int(self._admin._manager.broker_version_data.api_version(self._end_request))
+        return self._connection.newest(self._end_request)
 
     def open(self, prefix: str) -> list[Found]:
         """Every open transaction whose name starts with ``prefix``, on any coordinator."""
@@ -293,7 +257,13 @@ class Transactions:
         states = self._ask(self._admin.describe_producers, asked) if asked else {}
         return {
             (place.topic, place.partition): [
-                Writing(one.producer_id, one.producer_epoch, one.last_sequence, one.current_transaction_start_offset)
+                Writing(
+                    one.producer_id,
+                    one.producer_epoch,
+                    one.last_sequence,
+                    one.current_transaction_start_offset,
+                    one.coordinator_epoch,
+                )
                 for one in state.active_producers
                 if one.current_transaction_start_offset >= 0
             ]
@@ -320,18 +290,14 @@ class Transactions:
             try:
                 return call(*arguments, **named)
             except passing:
-                self._admin._manager.cluster._coordinators.clear()
+                self._connection.forget_all()
                 time.sleep(pause_s)
             except self._errors.AuthorizationError as cause:
-                raise NotAllowedError(f"kafka: this user may not ask that: {_words(cause)}") from cause
+                raise NotAllowedError(f"kafka: this user may not ask that: {words(cause)}") from cause
         try:
             return call(*arguments, **named)
         except self._errors.KafkaError as cause:
-            raise SinkError(f"Kafka does not answer a question about its transactions: {_words(cause)}") from cause
-
-
-def _words(cause: BaseException) -> str:
-    return f"{type(cause).__name__} {cause}".strip()
+            raise SinkError(f"Kafka does not answer a question about its transactions: {words(cause)}") from cause
 
 
 def _found(name: str, one: Any) -> Found:

@@ -32,7 +32,7 @@ def interpreter_chosen(master: str | None, chosen: str | None) -> Iterator[None]
     The process that runs a Python source takes its interpreter from the environment that the JVM was started with, not
     from Spark's settings; a session takes the one of its tasks from the driver's environment.
     """
-    ours = str(LAUNCHER) if chosen is None and launcher_fits(master) else sys.executable
+    ours = str(LAUNCHER) if launches_workers(master, chosen) else sys.executable
     wanted = {OF_TASKS: chosen or ours, OF_DRIVER: ours, RUNS: sys.executable}
     added = {name: value for name, value in wanted.items() if name not in os.environ}
     os.environ.update(added)
@@ -41,6 +41,11 @@ def interpreter_chosen(master: str | None, chosen: str | None) -> Iterator[None]
     finally:
         for name in added:
             os.environ.pop(name, None)
+
+
+def launches_workers(master: str | None, chosen: str | None) -> bool:
+    """Whether Spark's Python processes are started by our launcher."""
+    return chosen is None and os.environ.get(OF_TASKS, str(LAUNCHER)) == str(LAUNCHER) and launcher_fits(master)
 
 
 def launcher_fits(master: str | None) -> bool:

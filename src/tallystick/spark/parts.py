@@ -22,6 +22,14 @@ def jars_of(part: str, brought: str = "") -> list[str]:
     return [*fetched, str(JAR)] if part == S3 else fetched
 
 
+def jar_of_this_machine() -> str:
+    """Our own jar for a session on one machine. By ``local:`` Spark takes it where it lies, and does not serve it to
+    itself, which would make every session start 0.1 s later; but it cannot do so if the path has a space or a percent.
+    """
+    uri = JAR.as_uri().removeprefix("file://")
+    return f"local:{uri}" if uri == str(JAR) else str(JAR)
+
+
 def kafka_jars() -> str:
     """Spark's Kafka connector for a session that you make yourself; fetched once if need be.
 

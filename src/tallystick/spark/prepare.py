@@ -15,8 +15,11 @@ from pyspark.errors import PySparkException
 from tallystick.errors import PrepareError, RowRefusedError, SinkError
 from tallystick.records import Vote
 from tallystick.spark.batching import Seen
+from tallystick.spark.cancelled import await_tasks
+from tallystick.spark.collected import collected
 from tallystick.spark.outputs import Output, projection
 from tallystick.spark.slices import VOTE_SCHEMA, Assignment, SliceTask
+from tallystick.spark.slicing import sliced
 from tallystick.spark.whole import trouble
 
 if TYPE_CHECKING:
@@ -29,7 +32,7 @@ def voting(rows: DataFrame, outputs: Sequence[Output], task: SliceTask) -> DataF
     Writing is the last step of the query itself, so that Spark plans an epoch once. A query of our own on each epoch's
     rows would be planned on top, and every row would be copied from the one into the other.
     """
-    return rows.select(*projection(rows, outputs)).mapInArrow(task, VOTE_SCHEMA)
+    return sliced(rows.select(*projection(rows, outputs))).mapInArrow(task, VOTE_SCHEMA)
 
 
 def prepare_slices(
@@ -44,8 +47,9 @@ def prepare_slices(
     epoch = work.attempt.epoch
     with _cancelled_after(votes.sparkSession, timeout_s) as late, _assigned(votes.sparkSession, work, carried or {}):
         try:
-            results = votes.collect()
+            results = [json.loads(text) for text in collected(votes)]
         except (PySparkException, Py4JError) as failure:
+            await_tasks(votes.sparkSession, group_of(votes.sparkSession))
             if late.is_set():
                 raise PrepareError(
                     f"epoch {epoch} was cancelled: it was not prepared within the checkpoint's timeout of "
@@ -55,8 +59,13 @@ def prepare_slices(
             raise PrepareError(
                 f"epoch {epoch} could not be prepared: {cause_of(str(failure))}", epoch=epoch
             ) from failure
-    found = [Vote.from_json(vote) for row in results for vote in json.loads(row.votes)]
-    return tuple(sorted(found, key=lambda vote: vote.key)), [Seen(row.rows, row.bytes) for row in results]
+    found = [Vote.from_json(vote) for result in results for vote in result["votes"]]
+    return tuple(sorted(found, key=lambda vote: vote.key)), [Seen(one["rows"], one["bytes"]) for one in results]
+
+
+def group_of(spark: SparkSession) -> str | None:
+    """Driver, inside an epoch: the group of its Spark jobs, which is the query's run."""
+    return spark.sparkContext.getLocalProperty("spark.jobGroup.id")
 
 
 @contextmanager
@@ -77,7 +86,7 @@ def _cancelled_after(spark: SparkSession, timeout_s: float) -> Iterator[threadin
     """Cancel this epoch's Spark jobs when the time is up. The event says that this happened."""
     late = threading.Event()
     context = spark.sparkContext
-    group = context.getLocalProperty("spark.jobGroup.id")  # the query's run
+    group = group_of(spark)
 
     def cancel() -> None:
         late.set()

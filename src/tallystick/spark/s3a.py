@@ -15,7 +15,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 
 from tallystick.errors import ConfigError, JournalError
 from tallystick.journal.s3 import advice
-from tallystick.jvm.checkpoints import CLASS
+from tallystick.jvm.checkpoints import S3_CLASS
 from tallystick.s3.client import Bucket, StoreError, region_found
 from tallystick.s3.place import place
 from tallystick.spark.parts import S3
@@ -23,7 +23,7 @@ from tallystick.spark.parts import S3
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MANAGER = CLASS
+MANAGER = S3_CLASS
 CREDENTIALS = "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
 """The SDK's own chain: environment, profile, web identity, container, machine. The places where boto3 looks, too."""
 
@@ -102,7 +102,7 @@ def _need_jars(spark: SparkSession) -> None:
     session: Any = spark
     try:
         loader = session._jvm.java.lang.Thread.currentThread().getContextClassLoader()
-        for needed in ("org.apache.hadoop.fs.s3a.S3AFileSystem", CLASS):
+        for needed in ("org.apache.hadoop.fs.s3a.S3AFileSystem", S3_CLASS):
             loader.loadClass(needed)
     except Py4JJavaError as cause:
         raise ConfigError(

@@ -9,14 +9,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from tallystick.errors import ConfigError
+from tallystick.jvm.checkpoints import JAR
 from tallystick.s3.place import is_s3
-from tallystick.spark.interpreter import LAUNCHER, OF_TASKS, RUNS, interpreter_chosen
-from tallystick.spark.parts import jars_of
-from tallystick.spark.s3a import MANAGER as S3_FILE_MANAGER
-from tallystick.spark.s3a import prove, tell_s3a
+from tallystick.spark.file_manager import FILE_MANAGER, PLAIN_FILE_MANAGER, choose_file_manager, written_by
+from tallystick.spark.interpreter import LAUNCHER, OF_TASKS, RUNS, interpreter_chosen, launches_workers
+from tallystick.spark.parts import jar_of_this_machine, jars_of
+from tallystick.spark.s3a import prove
+from tallystick.spark.sockets import socket_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,25 +34,13 @@ STATE: Mapping[str, str] = {PROVIDER: ROCKSDB, CHANGELOG: "true"}
 """For queries that keep state: an epoch writes what changed, snapshots go up in the background, and the state need not
 fit into memory. docs/decisions/0011-rocksdb-with-changelogs.md"""
 PIPE = "spark.sql.execution.pandas.udf.buffer.size"
-PIPE_BYTES = 1 << 20
+PIPE_BYTES = 384 << 10
 """How much Spark gathers before it hands rows to a Python worker. Its default of 64 kB costs the JVM a tenth to a sixth
-more time per row: it looks around for answers after each piece."""
+more time per row: it looks around for answers after each piece. Every task makes two buffers of this size. With a heap
+of 1 GB, Spark's default, one of 512 kB or more is "humongous" to the JVM's collector: it goes to the old generation at
+once, and short epochs had a full marking of the heap every second."""
 PRUNING: Mapping[str, str] = {"spark.sql.optimizer.pruneFiltersCanPruneStreamingSubplan": "true"}
 """For queries with rules. Spark writes it into the checkpoint with the first epoch, and keeps to it."""
-FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
-LOCAL_FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-"""For ``file:`` checkpoints: Spark's default forks ``readlink`` and ``chmod`` processes for each of the two logs of an
-epoch; this one does not.
-
-Its rename first looks whether the target exists and then renames, so that two drivers at the same moment could
-write the same ``offsets/N`` twice. What protects instead is the journal: its lock keeps a second living driver out
-before Spark starts, its fencing lets one of two drivers decide an epoch, and a decision holds a digest of the offsets
-that were read, so that a log that was changed behind it is found and not followed.
-
-Not for queries that keep state. Spark's own manager replaces a state file that is there; this one leaves it, without a
-word, because Spark's file system for ``file:`` (a class of Hive's) renames onto nothing that exists. An epoch that was
-aborted and done again would publish its new rows and keep the old state."""
-
 LOSSY = ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles")
 """Settings of a session that make Spark drop rows of files without a word."""
 
@@ -67,7 +56,8 @@ LOCAL_DEFAULTS: Mapping[str, str] = {
     # One machine: nobody else needs to reach it, and the name of the machine need not resolve.
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    FILE_MANAGER: LOCAL_FILE_MANAGER,
+    # For queries that are not ours; each of ours is started with its own.
+    FILE_MANAGER: PLAIN_FILE_MANAGER,
 }
 
 
@@ -94,6 +84,8 @@ def session(
 
     master = master or _master(conf or {})
     settings = settings_for(master, conf or {}, fast_start, quiet, jvm_parts)
+    if launches_workers(master, settings.get("spark.pyspark.python")):
+        settings = {**socket_settings(), **settings}
     builder = SparkSession.builder.appName(app_name)
     if master is not None:
         builder = builder.master(master)
@@ -111,11 +103,15 @@ def _master(conf: Mapping[str, str]) -> str | None:
     return None if any(name in os.environ for name in elsewhere) else "local[*]"
 
 
+def _on_this_machine(master: str | None) -> bool:
+    return master is not None and master.startswith("local")
+
+
 def settings_for(
     master: str | None, conf: Mapping[str, str], fast_start: bool, quiet: bool, jvm_parts: Iterable[str] = ()
 ) -> dict[str, str]:
     """The settings of `session`: ours, then those of ``conf``, with the options of the JVM and its jars joined."""
-    local = LOCAL_DEFAULTS if master is not None and master.startswith("local") else {}
+    local = LOCAL_DEFAULTS if _on_this_machine(master) else {}
     options = [_quiet_option()] if quiet else []
     if fast_start:
         # Imported here, so that `python -m tallystick.spark.faststart` finds itself not yet imported.
@@ -124,15 +120,17 @@ def settings_for(
         options.append(faststart.jvm_options())
     options += [conf[JAVA_OPTIONS]] if JAVA_OPTIONS in conf else []
     joined = {JAVA_OPTIONS: " ".join(options)} if options else {}
-    joined |= _jars(conf, jvm_parts)
+    joined |= _jars(conf, jvm_parts, _on_this_machine(master))
     return {**DEFAULTS, **local, **conf, **joined}
 
 
-def _jars(conf: Mapping[str, str], jvm_parts: Iterable[str]) -> dict[str, str]:
+def _jars(conf: Mapping[str, str], jvm_parts: Iterable[str], with_ours: bool) -> dict[str, str]:
     """Jars of Spark, not of the JVM's class path: with another class path the JVM would not take its archive."""
     chosen = [jar for jar in conf.get(JARS, "").split(",") if jar]
     brought = conf.get(PACKAGES, "") + conf.get(JARS, "")
-    jars = dict.fromkeys([*chosen, *(jar for part in dict.fromkeys(jvm_parts) for jar in jars_of(part, brought))])
+    jars = list(dict.fromkeys([*chosen, *(jar for part in dict.fromkeys(jvm_parts) for jar in jars_of(part, brought))]))
+    if with_ours and not any(jar.endswith(f"/{JAR.name}") for jar in jars):
+        jars.append(jar_of_this_machine())
     return {JARS: ",".join(jars)} if jars else {}
 
 
@@ -143,12 +141,12 @@ def _quiet_option() -> str:
     return f'"{option}"' if " " in option else option
 
 
-def check_session(spark: SparkSession, checkpoint: str | None = None, keeps_state: bool = False) -> tuple[str, ...]:
+def check_session(spark: SparkSession, checkpoint: str | None = None) -> tuple[str, ...]:
     """Driver, before a query starts: make somebody's session fit for epochs. May be called again.
 
     Returns what was changed on it or should be known, in words, one per finding; nothing if all is well. Raises
-    `ConfigError` for a session that cannot keep the guarantees. With ``checkpoint`` also chooses how Spark writes its
-    logs there, and its state if the query keeps any; one in S3 is tried out.
+    `ConfigError` for a session that cannot keep the guarantees. A ``checkpoint`` in S3 is tried out, through the class
+    that Spark will write it with.
     """
     from pyspark.sql.utils import is_remote
 
@@ -163,36 +161,38 @@ def check_session(spark: SparkSession, checkpoint: str | None = None, keeps_stat
                 f"{setting} is true: rows of files would be lost without a word. needed false: "
                 f"spark.conf.set('{setting}', 'false')"
             )
-    if checkpoint is not None:
-        choose_file_manager(spark, checkpoint, keeps_state)
-        if is_s3(checkpoint):
-            prove(spark, checkpoint)
+    if checkpoint is not None and is_s3(checkpoint):
+        choose_file_manager(spark, checkpoint, keeps_state=False)
+        prove(spark, checkpoint)
     return tuple(_without_adaptive(spark) + _other_interpreter(spark))
 
 
 @contextmanager
-def started_with(spark: SparkSession, epochs: int, keeps_state: bool, has_rules: bool = False) -> Iterator[None]:
-    """A query that starts here keeps that many finished epochs, and its state in RocksDB if it has any, and gets its
-    rows to Python in large pieces.
+def started_with(
+    spark: SparkSession, checkpoint: str, epochs: int, keeps_state: bool, has_rules: bool = False
+) -> Iterator[None]:
+    """A query that starts here keeps that many finished epochs, and its state in RocksDB if it has any, gets its rows
+    to Python in large pieces, and writes its checkpoint with the class that fits it (`file_manager`).
 
     With rules it leaves out what is never true: the control streams, which are there for their offsets only, are not
     read by its tasks, and so a replay does not need their rows. What the user has chosen for the session stays; and a
     checkpoint keeps to the state store that it was begun with.
     """
-    wanted = {
-        RETENTION: str(epochs),
-        PIPE: str(PIPE_BYTES),
-        **(STATE if keeps_state and spark.conf.get(PROVIDER, None) is None else {}),
-        **(PRUNING if has_rules else {}),
-    }
-    ours = {name: value for name, value in wanted.items() if spark.conf.get(name, None) is None}
-    for name, value in ours.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name in ours:
-            spark.conf.unset(name)
+    with written_by(spark, checkpoint, keeps_state):
+        wanted = {
+            RETENTION: str(epochs),
+            PIPE: str(PIPE_BYTES),
+            **(STATE if keeps_state and spark.conf.get(PROVIDER, None) is None else {}),
+            **(PRUNING if has_rules else {}),
+        }
+        ours = {name: value for name, value in wanted.items() if spark.conf.get(name, None) is None}
+        for name, value in ours.items():
+            spark.conf.set(name, value)
+        try:
+            yield
+        finally:
+            for name in ours:
+                spark.conf.unset(name)
 
 
 def _without_adaptive(spark: SparkSession) -> list[str]:
@@ -218,34 +218,3 @@ def _other_interpreter(spark: SparkSession) -> list[str]:
         f"Python sources run with {found or named}, this program with {sys.executable}: if they differ in their "
         f"packages, set PYSPARK_PYTHON={sys.executable} before Spark is started"
     ]
-
-
-def choose_file_manager(spark: SparkSession, checkpoint: str, keeps_state: bool) -> None:
-    """Ours for S3, the fast one for local checkpoints without state, Spark's own for all others.
-
-    A choice of the user's stays; for S3 it is refused, because no other one is known to create atomically there.
-    """
-    chosen = spark.conf.get(FILE_MANAGER, None)
-    if is_s3(checkpoint):
-        if chosen not in (None, LOCAL_FILE_MANAGER, S3_FILE_MANAGER):
-            raise ConfigError(
-                f"{FILE_MANAGER} is {chosen}: a checkpoint in S3 needs {S3_FILE_MANAGER}, because a late driver must "
-                f"not overwrite the logs of the one that leads: spark.conf.unset('{FILE_MANAGER}')"
-            )
-        tell_s3a(spark, checkpoint)
-        spark.conf.set(FILE_MANAGER, S3_FILE_MANAGER)
-        return
-    if chosen not in (None, LOCAL_FILE_MANAGER, S3_FILE_MANAGER):
-        return
-    if _is_local(spark, checkpoint) and not keeps_state:
-        spark.conf.set(FILE_MANAGER, LOCAL_FILE_MANAGER)
-    elif chosen is not None:
-        spark.conf.unset(FILE_MANAGER)
-
-
-def _is_local(spark: SparkSession, checkpoint: str) -> bool:
-    scheme = urlsplit(checkpoint).scheme
-    if not scheme:
-        default = spark.sparkContext._jsc.hadoopConfiguration().get("fs.defaultFS")
-        scheme = urlsplit(default or "file:///").scheme
-    return scheme == "file"

@@ -23,8 +23,8 @@ from tallystick.records import Attempt, Fingerprint, Parts, Vote
 from tallystick.sinks.base import SliceContext, TransactionalSink
 from tallystick.spark.slice_writer import DEAD_LETTERS, SliceWriter
 
-VOTE_SCHEMA = "votes string, rows long, bytes long"
-"""What one task was handed goes along for the driver (`batching`); it is no part of the vote."""
+VOTE_SCHEMA = "result string"
+"""A JSON text per task: ``votes``, and ``rows`` and ``bytes`` that it was handed (`batching`), which are no vote."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,8 @@ class SliceTask:
             raise
         killpoints.reach("after-pre-commit", work.attempt.epoch)
         _spare_the_collector()
-        text = json.dumps([vote.to_json() for vote in votes])
-        yield pa.RecordBatch.from_pydict({"votes": [text], "rows": [rows_seen], "bytes": [bytes_seen]})
+        result = {"votes": [vote.to_json() for vote in votes], "rows": rows_seen, "bytes": bytes_seen}
+        yield pa.RecordBatch.from_pydict({"result": [json.dumps(result)]})
 
     def _writer(self, name: str, sink: TransactionalSink[Any], task: TaskContext, work: Assignment) -> SliceWriter:
         number, try_ = task.partitionId(), task.taskAttemptId()

@@ -28,7 +28,12 @@ STATELESS = frozenset(
 
 def may_keep_state(rows: DataFrame) -> bool:
     """Driver: False only if every step is known to keep none; a step that nobody thought of counts as one that does."""
-    return not _steps(rows._jdf.queryExecution().analyzed()) <= STATELESS
+    return not steps_of(rows) <= STATELESS
+
+
+def steps_of(rows: DataFrame) -> set[str]:
+    """Driver: what its plan consists of, by the names that Spark gives to its steps."""
+    return _steps(rows._jdf.queryExecution().analyzed())
 
 
 def _steps(plan: Any) -> set[str]:

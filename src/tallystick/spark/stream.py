@@ -40,6 +40,7 @@ from tallystick.spark.apply import Executors
 from tallystick.spark.brief import briefly
 from tallystick.spark.broadcast import Broadcast, bound, broadcasts_of, rides_along
 from tallystick.spark.coordinator import Coordinator, Plan
+from tallystick.spark.file_manager import wait_for_sources
 from tallystick.spark.leading import Leadership
 from tallystick.spark.lineage import source_names
 from tallystick.spark.offsets import local_path
@@ -152,7 +153,7 @@ class StreamWriter:
     def start(self) -> StreamingQuery:
         """Check everything, take the job over, and start the query."""
         spark = self._rows.sparkSession
-        for finding in check_session(spark, self.checkpoint.uri, may_keep_state(self._rows)):
+        for finding in check_session(spark, self.checkpoint.uri):
             log.warning("%s", finding)
         journal = Journal(open_store(f"{self.checkpoint.uri}/{JOURNAL_FOLDER}", spark))
         if journal.identity() is not None:
@@ -262,8 +263,11 @@ class StreamWriter:
         if self._name is not None:
             writer = writer.queryName(self._name)
         keeps_state, has_rules = may_keep_state(self._rows), bool(self._broadcasts)
-        with started_with(self._rows.sparkSession, self.checkpoint.retention, keeps_state, has_rules):
-            return writer.start()
+        spark, location = self._rows.sparkSession, self.checkpoint.uri
+        with started_with(spark, location, self.checkpoint.retention, keeps_state, has_rules):
+            query = writer.start()
+            wait_for_sources(query)
+        return query
 
 
 def write_stream(

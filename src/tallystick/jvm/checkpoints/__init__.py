@@ -1,9 +1,13 @@
-"""The one class of ours that runs in Spark's JVM: how it writes a checkpoint to S3. A jar, and its source beside it."""
+"""The two classes of ours that run in Spark's JVM: how it writes a checkpoint to S3, and to a local disk.
+
+One jar, and the sources of it beside it.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-SOURCE = Path(__file__).with_name("S3CheckpointFileManager.java")
+S3_CLASS = "tallystick.S3CheckpointFileManager"
+LOCAL_CLASS = "tallystick.LocalCheckpointFileManager"
+SOURCES = tuple(Path(__file__).with_name(f"{name.rpartition('.')[2]}.java") for name in sorted((S3_CLASS, LOCAL_CLASS)))
 JAR = Path(__file__).with_name("tallystick-checkpoints.jar")
-CLASS = "tallystick.S3CheckpointFileManager"

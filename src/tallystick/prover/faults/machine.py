@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import os
 import shutil
 import subprocess
+import uuid
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -50,7 +50,7 @@ def clock_library() -> Path | None:
     library = cache_folder() / f"clock-{digest}.so"
     if not library.exists():
         library.parent.mkdir(parents=True, exist_ok=True)
-        draft = library.with_suffix(f".{os.getpid()}")
+        draft = library.with_suffix(f".{uuid.uuid4().hex}")  # several threads may be at it, and processes
         command = [compiler, "-shared", "-fPIC", "-O2", "-o", str(draft), str(source), "-ldl", "-lpthread"]
         made = subprocess.run(command, capture_output=True, text=True, check=False)
         if made.returncode != 0:

@@ -1,337 +1,242 @@
-"""Records from Arrow's memory: no Python object per record on the way out, none on the way back."""
+"""Records from Arrow's memory: no Python object per record, no thread and no connection per transaction.
+
+Rows are gathered until they make good batches and laid out as Kafka stores them (`batches.py`), for the partitions that
+they belong to (`placement.py`). What becomes of a batch is the sender's business (`sender.py`).
+"""
 
 from __future__ import annotations
 
-import ctypes as c
-import json
-import logging
-import re
-import time
-from collections.abc import Mapping, Sequence
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from tallystick.errors import RowRefusedError, SinkError
-from tallystick.sinks.kafka import librdkafka as lib
-from tallystick.sinks.kafka.producer import INIT_TIMEOUT_S, LEFT_OPEN, Position, Producer, Records, named, refused
+from tallystick.errors import SinkError
+from tallystick.sinks.kafka.batches import Body, Compression, binary, bodies, one_record, record_bytes
+from tallystick.sinks.kafka.placement import by_key, place_of
+from tallystick.sinks.kafka.producer import (
+    MSG_SIZE_TOO_LARGE,
+    UNKNOWN_PARTITION,
+    Position,
+    Producer,
+    Records,
+    refused,
+)
+from tallystick.sinks.kafka.producer_settings import ProducerSettings
+from tallystick.sinks.kafka.sender import ANSWER_WAIT_S, Sender
 
-log = logging.getLogger("tallystick.kafka")
-
-ABORT_TIMEOUT_S = 10.0
-TALKATIVE = {
-    "log.queue": "true",
-    # librdkafka tells a producer's id in two places only. Its log has it at once, in words that nobody promised; its
-    # statistics have it when they are next made, which costs, the more so while many producers wait for their turn.
-    "debug": "eos",
-    "statistics.interval.ms": "1000",
-}
-WARNING = 4
-TOPIC_MISSING = "UNKNOWN_TOPIC_OR_PART"
-
-_ACQUIRED = re.compile(rb"Acquired PID\{Id:(\d+),Epoch:(\d+)\}")
-_EMPTY = c.create_string_buffer(1)
-"""Somewhere to point for a value that is empty but not null."""
+GATHERED_BYTES = 1 << 20
+"""Rows of a topic wait for each other until they are so many, or so many for each of its partitions:"""
+GATHERED_BYTES_PER_PARTITION = 64 << 10
+GATHERED_BYTES_MAX = 16 << 20
+UNCOMPRESSED = Compression.of("none")
 
 
 class ArrowProducer(Producer):
-    def __init__(self, settings: Mapping[str, str], name: str, topics: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        settings: ProducerSettings,
+        name: str,
+        topics: Sequence[str] = (),
+        expected: tuple[int, int] | None = None,
+    ) -> None:
+        """``expected`` is the producer's id and epoch, if the name's last transaction leads to them."""
         self.name = name
-        self.producer_id, self.producer_epoch = -1, -1
-        self._lib = lib.library()
-        self._topics: dict[str, int] = {}
-        self._sent = self._acknowledged = 0
-        self._patience_s = int(settings.get("transaction.timeout.ms", "60000")) / 1000
-        self._failure: SinkError | None = None
-        self._partitions_named = False
-        self._said: list[str] = []
-        self._token_topic: int | None = None
-        self._token: Position | None = None
-        try:
-            self._handle = lib.new_handle({**settings, **TALKATIVE, "transactional.id": name})
-        except lib.LibrdkafkaError as cause:
-            raise SinkError(f"kafka: {cause}") from cause
-        self._queue = self._lib.rd_kafka_queue_get_main(self._handle)
-        self._lib.rd_kafka_set_log_queue(self._handle, self._queue)
-        try:
-            self._learn(topics)
-            self._initialise()
-        except BaseException:
-            self.close()
-            raise
+        self._settings = settings
+        self._compression = Compression.of(*settings.compression)
+        self._sender = Sender(settings, name, expected)
+        for topic in topics if expected is None else ():
+            self._sender.partitions(topic)
+        self._topics = topics
+        self._gathered: dict[str, list[Records]] = {}
+        self._gathered_bytes: Counter[str] = Counter()
+        self._waiting_token: tuple[str, bytes, bytes] | None = None
+        self._first_token: tuple[str, int] | None = None
+        self._spread_bytes, self._spread_from = 0, random.randrange(1 << 30)
 
-    def _learn(self, topics: Sequence[str]) -> None:
-        """Connect, and ask where the topics are, before anything needs it: librdkafka looks for the coordinator once
-        when it is told to initialise, and if it has no connection by then, again only half a second later."""
-        for topic in topics:
-            self._topic(topic)
-        answer = c.c_void_p()
-        code = self._lib.rd_kafka_metadata(self._handle, 0, None, c.byref(answer), int(INIT_TIMEOUT_S * 1000))
-        if code != 0:
-            self._serve(0)
-            raise SinkError(f"kafka: no answer from the brokers: {lib.words(code)}{self._last_words()}")
-        self._lib.rd_kafka_metadata_destroy(answer)
+    @property
+    def producer_id(self) -> int:  # type: ignore[override] # the sender may have to take another one
+        return self._sender.producer_id
 
-    def _initialise(self) -> None:
-        self._call(
-            "no transaction could be initialised", self._lib.rd_kafka_init_transactions, int(INIT_TIMEOUT_S * 1000)
-        )
-        deadline = time.monotonic() + INIT_TIMEOUT_S
-        while self.producer_id < 0:
-            self._serve(20)
-            if time.monotonic() > deadline:
-                raise SinkError(
-                    f"kafka: no producer id for {self.name} within {INIT_TIMEOUT_S:g} s{self._last_words()}"
-                )
+    @property
+    def producer_epoch(self) -> int:  # type: ignore[override]
+        return self._sender.producer_epoch
 
     def begin(self) -> None:
-        self._call("no transaction could be begun", self._lib.rd_kafka_begin_transaction)
+        """Brokers open a transaction with the first batch."""
+        self._sender.begin()
 
     def send(self, records: Records) -> None:
-        self._partitions_named |= records.partition is not None
-        if records.headers is not None:
-            self._send_with_headers(records)
-            return
-        messages = np.zeros(len(records), lib.MESSAGE)
-        kept = [_point(messages, "payload", "len", records.value)]
-        if records.key is not None:
-            kept.append(_point(messages, "key", "key_len", records.key))
-        flags = lib.FLAG_COPY
-        if records.partition is not None:
-            messages["partition"] = records.partition.fill_null(lib.PARTITION_UNASSIGNED).to_numpy()
-            flags |= lib.FLAG_PARTITION
-        self._send_messages(records.topic, messages, flags)
-        del kept  # Arrow's buffers were needed until here
+        self._sender.need_no_failure()
+        self._sender.partitions_named |= records.partition is not None
+        self._check_sizes(records)
+        self._gathered.setdefault(records.topic, []).append(records)
+        self._gathered_bytes[records.topic] += records.nbytes
+        full = self._gathered_bytes[records.topic] >= self._gather_bytes(records.topic)
+        too_much = self._gathered_bytes.total() + self._sender.unacknowledged_bytes > self._settings.buffer_bytes
+        if full or too_much:
+            self._put_token()
+            for topic in list(self._gathered) if too_much else [records.topic]:
+                self._stage(topic)
+            self._sender.exchange(0)
+        while self._sender.unacknowledged_bytes > self._settings.buffer_bytes and self._sender.failure is None:
+            self._sender.exchange(ANSWER_WAIT_S)
 
     def send_token(self, topic: str, key: bytes, value: bytes) -> None:
-        self._token_topic = self._topic(topic)
-        self.send(Records(topic, pa.array([value], pa.binary()), pa.array([key], pa.binary())))
+        """The first one goes out with the first rows."""
+        self._put_token()
+        self._waiting_token = (topic, key, value)
+        if self._sender.anything_sent:
+            self._put_token()
 
     def wait(self) -> None:
-        before, since_s = self._acknowledged, time.monotonic()
-        while self._acknowledged < self._sent and self._failure is None:
-            self._lib.rd_kafka_flush(self._handle, 1)
-            self._serve(20)
-            if self._acknowledged > before:
-                before, since_s = self._acknowledged, time.monotonic()
-            elif time.monotonic() - since_s > self._patience_s:
-                raise self._failed(self._stalled())
-        if self._failure is not None:
-            raise self._failure
+        self._put_token()
+        for topic in list(self._gathered):
+            self._stage(topic)
+        self._sender.wait()
 
-    def _stalled(self) -> SinkError:
-        """The brokers have rolled the transaction back by now; librdkafka should have said so before."""
-        return SinkError(
-            f"kafka: {self._sent - self._acknowledged} records of {self.name} are neither taken nor refused after "
-            f"{self._patience_s:g} s{self._last_words()}. look at the brokers and whether the topic is still there"
-        )
+    def finish(self, topic: str, key: bytes, second: Callable[[Position | None], bytes]) -> Position:
+        """All in one request, if it is for one broker and there is one batch for each partition."""
+        if self._waiting_token is None or self._sender.anything_sent:
+            return super().finish(topic, key, second)
+        for name in list(self._gathered):
+            self._stage(name)
+        if not self._sender.fits_one_request(self._token_place(topic, key)):
+            return super().finish(topic, key, second)
+        self._put_token(second(None))
+        self._sender.wait()
+        return self.first_token()
 
     def first_token(self) -> Position:
-        if self._token is None or self._token.offset < 0:
+        found = None if self._first_token is None else self._sender.first_in(self._first_token)
+        if found is None or found.offset < 0:
             raise SinkError(f"kafka: the token of {self.name} was acknowledged without its place in the log")
-        return self._token
+        return found
 
     def abort(self) -> None:
-        """librdkafka drops what is under way first and waits until we took note of that: so in short turns."""
-        deadline = time.monotonic() + ABORT_TIMEOUT_S
-        while True:
-            try:
-                lib.raise_for(self._lib.rd_kafka_abort_transaction(self._handle, 50))
-            except lib.LibrdkafkaError as failure:
-                self._serve(0)
-                if failure.code == lib.TIMED_OUT and time.monotonic() < deadline:
-                    continue
-                log.warning("kafka: %s could not be rolled back: %s. %s", self.name, failure, LEFT_OPEN)
-            return
+        self._sender.abort()
+
+    def successor(self) -> Producer | None:
+        """After a transaction that was sent without trouble."""
+        if self._sender.failure is not None or not self._sender.anything_sent:
+            return None
+        expected = (self.producer_id, self.producer_epoch + 1)
+        return ArrowProducer(self._settings, self.name, self._topics, expected)
 
     def idle(self) -> None:
-        if self._handle:
-            self._serve(0)
+        """Nothing piles up in it."""
 
     def close(self) -> None:
-        handle, self._handle = self._handle, 0
-        if handle:
-            for topic in self._topics.values():
-                self._lib.rd_kafka_topic_destroy(topic)
-            self._lib.rd_kafka_queue_destroy(self._queue)
-            self._lib.rd_kafka_destroy(handle)
+        self._gathered.clear()
+        self._gathered_bytes.clear()
+        self._sender.close()
 
-    def _send_messages(self, topic: str, messages: np.ndarray[Any, Any], flags: int) -> None:
-        """All of them, in order: after a full queue it goes on with the first that was not taken."""
-        rkt, first = self._topic(topic), 0
-        while first < len(messages):
-            rest = messages[first:]
-            taken = self._lib.rd_kafka_produce_batch(rkt, lib.PARTITION_UNASSIGNED, flags, rest.ctypes.data, len(rest))
-            self._sent += taken
-            first += taken
-            if taken < len(rest):
-                self._check_untaken(topic, rest, taken)
-            self._serve(0)
+    def _check_sizes(self, records: Records) -> None:
+        most = self._settings.record_bytes_max
+        sizes = record_bytes(records)
+        too_large = np.flatnonzero(sizes > most)
+        if len(too_large):
+            key, size = _of(records, int(too_large[0]))
+            text = f"max.request.size is {most}"
+            raise self._sender.failed(refused(self.name, MSG_SIZE_TOO_LARGE, text, records.topic, key, size))
 
-    def _check_untaken(self, topic: str, rest: np.ndarray[Any, Any], taken: int) -> None:
-        """A full queue: it took the first ones and none after them. A record that it refuses is left out alone."""
-        codes = rest["err"]
-        wrong = np.flatnonzero((codes != 0) & (codes != lib.QUEUE_FULL))
-        if len(wrong):
-            raise self._failed(self._refused(int(codes[wrong[0]]), topic, rest[wrong[0]]))
-        if np.any(codes[:taken]) or not np.all(codes[taken:]):
-            raise self._failed(SinkError(f"kafka: {topic}: librdkafka left out a record in the middle"))
-        self._serve(100)
+    def _gather_bytes(self, topic: str) -> int:
+        partitions = len(self._sender.partitions(topic))
+        return min(max(GATHERED_BYTES, partitions * GATHERED_BYTES_PER_PARTITION), GATHERED_BYTES_MAX)
 
-    def _send_with_headers(self, records: Records) -> None:
-        rkt = self._topic(records.topic)
-        columns = [
-            records.value.to_pylist(),
-            *(_listed(column, len(records)) for column in (records.key, records.partition)),
-        ]
-        for value, key, partition, headers in zip(*columns, _listed(records.headers, len(records)), strict=True):
-            self._send_one(records.topic, rkt, value, key, partition, named(records.topic, headers))
-            self._serve(0)
+    def _stage(self, topic: str) -> None:
+        del self._gathered_bytes[topic]
+        for records in _joined(self._gathered.pop(topic)):
+            self._put(records)
 
-    def _send_one(
-        self,
-        topic: str,
-        rkt: int,
-        value: bytes | None,
-        key: bytes | None,
-        partition: int | None,
-        headers: list[tuple[str, bytes | None]],
-    ) -> None:
-        arguments = (lib.Variant * (5 + len(headers)))()
-        arguments[0].vtype, arguments[0].u.ptr = lib.V_RKT, rkt
-        arguments[1].vtype, arguments[1].u.i32 = lib.V_PARTITION, -1 if partition is None else partition
-        arguments[2].vtype, arguments[2].u.i = lib.V_FLAGS, lib.FLAG_COPY
-        kept = [_memory(arguments[3], lib.V_VALUE, value), _memory(arguments[4], lib.V_KEY, key)]
-        for argument, header in zip(arguments[5:], headers, strict=True):
-            kept.append(_header(argument, *header))
-        while True:
-            try:
-                lib.raise_for(self._lib.rd_kafka_produceva(self._handle, arguments, len(arguments)))
-            except lib.LibrdkafkaError as cause:
-                if cause.code != lib.QUEUE_FULL:
-                    raise self._failed(self._error(cause.code, str(cause), topic, key, len(value or b""))) from cause
-                self._serve(100)
-            else:
-                break
-        del kept
-        self._sent += 1
-
-    def _topic(self, topic: str) -> int:
-        if topic not in self._topics:
-            made = self._lib.rd_kafka_topic_new(self._handle, topic.encode(), None)
-            if not made:
-                raise RowRefusedError(f"kafka: {topic!r} cannot be the name of a topic")
-            self._topics[topic] = made
-        return self._topics[topic]
-
-    def _serve(self, wait_ms: int) -> None:
-        """Take what librdkafka has to say: waits for the first event only."""
-        while event := self._lib.rd_kafka_queue_poll(self._queue, wait_ms):
-            wait_ms = 0
-            try:
-                self._take(event, self._lib.rd_kafka_event_type(event))
-            finally:
-                self._lib.rd_kafka_event_destroy(event)
-
-    def _take(self, event: int, kind: int) -> None:
-        if kind == lib.EVENT_DELIVERY:
-            self._delivered(event)
-        elif kind == lib.EVENT_STATS and self.producer_id < 0:
-            state = json.loads(self._lib.rd_kafka_event_stats(event)).get("eos", {})
-            self.producer_id, self.producer_epoch = state.get("producer_id", -1), state.get("producer_epoch", -1)
-        elif kind == lib.EVENT_ERROR:
-            self._hear(self._lib.rd_kafka_event_error_string(event))
-        elif kind == lib.EVENT_LOG:
-            facility, text, level = c.c_char_p(), c.c_char_p(), c.c_int()
-            self._lib.rd_kafka_event_log(event, c.byref(facility), c.byref(text), c.byref(level))
-            self._hear(text.value, level.value)
-
-    def _delivered(self, event: int) -> None:
-        """One event is one batch of one partition, taken or not taken as a whole."""
-        code = self._lib.rd_kafka_event_error(event)
-        count = self._lib.rd_kafka_event_message_count(event)
-        message = lib.first_message(event)
-        if code == 0:
-            self._acknowledged += count
-            if message["rkt"] == self._token_topic and self._token is None:
-                self._token = Position(int(message["partition"]), int(message["offset"]))
-        elif self._failure is None:
-            topic = next((name for name, rkt in self._topics.items() if rkt == message["rkt"]), None)
-            self._failure = self._refused(int(message["err"]) or code, topic, message)
-
-    def _refused(self, code: int, topic: str | None, message: Any) -> SinkError:
-        key = c.string_at(int(message["key"]), int(message["key_len"])) if message["key"] else None
-        return self._error(code, lib.words(code) + self._last_words(), topic, key, int(message["len"]))
-
-    def _error(self, code: int, text: str, topic: str | None, key: bytes | None, size: int) -> SinkError:
-        if TOPIC_MISSING in text:  # the transaction failed as a whole, and is said of whichever record came first
-            written = (name for name, rkt in self._topics.items() if rkt != self._token_topic)
-            code, topic = lib.UNKNOWN_TOPIC, next(written, topic)
-        return refused(self.name, code, text, topic, key, size, self._partitions_named)
-
-    def _failed(self, failure: SinkError) -> SinkError:
-        """From now on `wait` says so too: a transaction that misses a record must not be voted for."""
-        self._failure = self._failure or failure
-        return failure
-
-    def _call(self, what: str, function: Any, *arguments: Any) -> None:
-        try:
-            lib.raise_for(function(self._handle, *arguments))
-        except lib.LibrdkafkaError as cause:
-            self._serve(0)
-            raise SinkError(f"kafka: {what} as {self.name}: {cause}{self._last_words()}") from cause
-
-    def _hear(self, text: bytes | None, level: int = WARNING) -> None:
-        if (acquired := _ACQUIRED.search(text or b"")) is not None:
-            self.producer_id, self.producer_epoch = int(acquired[1]), int(acquired[2])
-        if level > WARNING:
+    def _put(self, records: Records) -> None:
+        """To the sender, in batches for their partitions."""
+        if not len(records):
             return
-        said = (text or b"").decode(errors="replace").strip()
-        log.debug("%s: %s", self.name, said)
-        self._said = [*self._said[-4:], said]
+        for partition, some in self._by_partition(records):
+            for body in bodies(some, self._settings.batch_bytes):
+                self._sender.put((records.topic, partition), body, self._compression, *_of(some, body.largest))
 
-    def _last_words(self) -> str:
-        return f" (librdkafka: {self._said[-1]})" if self._said else ""
+    def _put_token(self, *behind: bytes) -> None:
+        """The token that waits, if any, and what is to come right behind it."""
+        if self._waiting_token is None:
+            return
+        (topic, key, first), self._waiting_token = self._waiting_token, None
+        place, values = self._token_place(topic, key), (first, *behind)
+        self._first_token = self._first_token or place
+        laid_out = pa.py_buffer(b"".join(one_record(number, value, key) for number, value in enumerate(values)))
+        self._sender.put(place, Body(len(values), laid_out, 0), UNCOMPRESSED, key, len(first))
+
+    def _token_place(self, topic: str, key: bytes) -> tuple[str, int]:
+        return topic, place_of(key, len(self._sender.partitions(topic)))
+
+    def _by_partition(self, records: Records) -> Iterator[tuple[int, Records]]:
+        places = self._places(records)
+        if (places == places[0]).all():
+            yield int(places[0]), records
+            return
+        order = np.argsort(places, kind="stable")
+        ordered, sorted_places = records.take(pa.array(order)), places[order]
+        starts = np.concatenate(([0], np.flatnonzero(np.diff(sorted_places)) + 1, [len(order)]))
+        for first, last in itertools.pairwise(starts):
+            yield int(sorted_places[first]), ordered.slice(int(first), int(last - first))
+
+    def _places(self, records: Records) -> np.ndarray[Any, np.dtype[np.int32]]:
+        """The partition of each record."""
+        nodes = self._sender.partitions(records.topic)
+        if records.key is None or records.key.null_count == len(records):
+            places = self._spread(record_bytes(records), nodes)
+        else:
+            places = by_key(binary(records.key), len(nodes))
+            if records.key.null_count:
+                keyless = records.key.is_null().to_numpy(zero_copy_only=False)
+                places[keyless] = self._spread(record_bytes(records)[keyless], nodes)
+        if records.partition is not None:
+            named = records.partition.is_valid().to_numpy(zero_copy_only=False)
+            chosen = records.partition.fill_null(0).to_numpy()
+            if (named & (chosen >= len(nodes))).any():  # the topic may have got more of them
+                self._sender.look_at(records.topic)
+                self._check_partitions(
+                    records, np.flatnonzero(named & (chosen >= len(self._sender.partitions(records.topic))))
+                )
+            places = np.where(named, chosen, places)
+        return places
+
+    def _spread(self, sizes: Any, nodes: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int32]]:
+        """Those without a key stay together up to a batch; partitions without a leader are left alone."""
+        usable = np.array([number for number, node in enumerate(nodes) if node >= 0] or range(len(nodes)), np.int32)
+        upto = self._spread_bytes + np.cumsum(sizes)
+        self._spread_bytes = int(upto[-1]) if len(upto) else self._spread_bytes
+        drawn: np.ndarray[Any, np.dtype[np.int32]] = usable[
+            (self._spread_from + upto // self._settings.batch_bytes) % len(usable)
+        ]
+        return drawn
+
+    def _check_partitions(self, records: Records, wrong: Any) -> None:
+        if len(wrong):
+            key, size = _of(records, int(wrong[0]))
+            text = "there is no such partition"
+            raise self._sender.failed(refused(self.name, UNKNOWN_PARTITION, text, records.topic, key, size, True))
 
 
-def _point(messages: np.ndarray[Any, Any], pointer: str, length: str, values: pa.Array) -> object:
-    """Let each message point at its bytes. Returns what must stay alive while they are used."""
-    if pa.types.is_large_binary(values.type):
-        width: Any = np.int64
-    elif pa.types.is_binary(values.type):
-        width = np.int32
-    else:
-        raise SinkError(f"kafka: keys and values are binary, found {values.type}")
-    _, offsets_buffer, data = values.buffers()
-    offsets = np.frombuffer(offsets_buffer, width)[values.offset : values.offset + len(values) + 1]
-    base = data.address if data is not None and data.size else c.addressof(_EMPTY)
-    messages[pointer] = offsets[:-1].astype(np.uint64) + np.uint64(base)
-    messages[length] = np.diff(offsets)
-    if values.null_count:
-        missing = values.is_null().to_numpy(zero_copy_only=False)
-        messages[pointer][missing] = 0
-        messages[length][missing] = 0
-    return values
+def _of(records: Records, place: int) -> tuple[bytes | None, int]:
+    """Of one record the key, and how large its value is."""
+    key = None if records.key is None else records.key[place].as_py()
+    value = records.value[place].as_py()
+    return key, len(value or b"")
 
 
-def _listed(column: pa.Array | None, count: int) -> list[Any]:
-    return [None] * count if column is None else column.to_pylist()
-
-
-def _memory(argument: lib.Variant, kind: int, data: bytes | None) -> object:
-    argument.vtype = kind
-    if data is None:
-        argument.u.mem.ptr, argument.u.mem.size = None, 0
-        return None
-    kept = c.create_string_buffer(data, len(data) or 1)
-    argument.u.mem.ptr, argument.u.mem.size = c.addressof(kept), len(data)
-    return kept
-
-
-def _header(argument: lib.Variant, name: str, value: bytes | None) -> object:
-    encoded = name.encode()
-    argument.vtype = lib.V_HEADER
-    argument.u.header.name, argument.u.header.val = encoded, value
-    argument.u.header.size = 0 if value is None else len(value)
-    return encoded, value
+def _joined(gathered: list[Records]) -> Iterator[Records]:
+    """Those with the same columns as one, in their order."""
+    same: list[Records] = []
+    for records in gathered:
+        if same and same[0].shape != records.shape:
+            yield Records.joined(same)
+            same = []
+        same.append(records)
+    if same:
+        yield Records.joined(same)

@@ -6,7 +6,7 @@ small records would be refused together; and a record alone in its batch is as l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from tallystick.sinks.refusals import Refusal, where
 
 RECORD_BYTES_MAX = 1_000_000
-"""librdkafka's default for ``message.max.bytes``: key, value and headers of one record."""
+"""Unless ``max.request.size`` says something else: key, value and headers of one record."""
 BATCH_BYTES = 61
 """The head of a batch (version 2 of the format)."""
 UNCOMPRESSED = ("none", "inherit")
@@ -31,12 +31,6 @@ class Limits:
 
     batch_bytes: int | None = None
     partitions: int | None = None
-
-    def settings(self, chosen: Mapping[str, str]) -> dict[str, str]:
-        """Settings of the producer, so that its batches are not larger than the topic takes."""
-        if self.batch_bytes is None or int(chosen.get("batch.size", 0)) <= self.batch_bytes:
-            return {}
-        return {"batch.size": str(max(1, self.batch_bytes))}
 
     def refused(self, rows: pa.RecordBatch, record_bytes_max: int, compressed: bool = False) -> Iterator[Refusal]:
         """Records that are too large, or are for a partition that is not there. ``compressed``: how large a batch is

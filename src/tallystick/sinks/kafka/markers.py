@@ -45,8 +45,7 @@ class Forgotten:
 
     name: str
     place: tuple[str, int]
-    producer_id: int
-    producer_epoch: int
+    open_there: Writing
     commit: bool
 
 
@@ -118,8 +117,7 @@ class Markers:
                     found = complete.get(state.producer_id)
                     # its end raised the epoch by one; with any other epoch it is another transaction
                     if found is not None and found.producer_epoch == state.producer_epoch + 1:
-                        commit = COMPLETE[found.state]
-                        yield Forgotten(found.name, place, state.producer_id, state.producer_epoch, commit)
+                        yield Forgotten(found.name, place, state, COMPLETE[found.state])
 
     def _writing(self, topic: str) -> dict[tuple[str, int], list[Writing]]:
         try:
@@ -136,16 +134,18 @@ class Markers:
     def _write(self, one: Forgotten) -> None:
         what = "commit" if one.commit else "rollback"
         where = f"{one.place[0]} partition {one.place[1]}"
-        refused = self._transactions.write_marker(one.place, one.producer_id, one.producer_epoch, one.commit)
+        refused = self._transactions.write_marker(one.place, one.open_there, one.commit)
         if not refused:
             log.warning(
                 "kafka: a broker had forgotten the %s of %s in %s; it is noted there now", what, one.name, where
             )
             return
+        right = "grant CLUSTER_ACTION on the cluster to this user, at least for a while, and "
+        needed = right if "Authorization" in refused else ""
         raise SinkError(
             f"kafka: a broker has forgotten the {what} of {one.name} in {where}, which keeps its readers waiting, and "
             f"it could not be noted there ({refused}). nothing is lost: do not abort it with Kafka's tools, that would "
-            "drop rows. grant CLUSTER_ACTION on the cluster to this user, at least for a while, and start again"
+            f"drop rows. {needed}start again"
         )
 
     def _until_complete(self, look: Callable[[], list[Found]]) -> float:

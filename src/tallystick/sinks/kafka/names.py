@@ -8,7 +8,8 @@ slice. Hence:
 1.  A worker holds a *slot*, a locked file, for as long as it lives. The next worker on that machine gets the lowest
     slot that is free: as many slots as workers at the same time.
 2.  A slot has numbered names. One that was used in epoch N is free again in a later epoch, because Spark starts that
-    only when N is settled; until then the worker takes the next number: twice as many names as slices per worker.
+    only when N is settled; until then the worker takes the next number: as many names as slices per worker, and some
+    more where producers are made before they are needed.
 3.  The file keeps which attempt used which name last. If a worker dies after its vote, its successor in the same epoch
     leaves those names alone.
 
@@ -20,21 +21,21 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import logging
 import os
 import secrets
-import tempfile
 import threading
 from pathlib import Path
 from typing import TextIO
 
 from tallystick.errors import SinkError, TallystickError
 from tallystick.records import Attempt
+from tallystick.scratch import scratch_folder
 
 log = logging.getLogger("tallystick.kafka")
 
 SLOTS_MAX = 4096
+LINES_MAX = 1000
 
 
 def prefix_of(given: str, job_id: str, topic: str | None) -> str:
@@ -54,6 +55,7 @@ class Slot:
         self._folder = folder or _folder(prefix)
         self._file, number = self._lock()
         self._stem = f"{prefix}{self._place()}.{number}."
+        self._lines = 0
         self._used = self._read()
         self._held: set[int] = set()
         self._guard = threading.Lock()
@@ -70,11 +72,12 @@ class Slot:
     def use(self, name: str, attempt: Attempt) -> None:
         """The name gets a transaction now: on disk before the first byte is sent."""
         with self._guard:
-            self._used[self._number(name)] = attempt
-            text = json.dumps({str(number): str(last) for number, last in self._used.items()})
-            self._file.seek(0)
-            self._file.write(text)
-            self._file.truncate()
+            number = self._number(name)
+            self._used[number] = attempt
+            if self._lines >= LINES_MAX:
+                self._write_anew()
+            else:
+                self._note(number, attempt)
             self._file.flush()
 
     def give_back(self, name: str) -> None:
@@ -107,12 +110,27 @@ class Slot:
             return file, number
         raise SinkError(f"kafka: {SLOTS_MAX} workers of one job hold a slot in {self._folder}: more cannot be served")
 
+    def _note(self, number: int, attempt: Attempt) -> None:
+        self._file.write(f"{number} {attempt}\n")
+        self._lines += 1
+
+    def _write_anew(self) -> None:
+        """One line a name. Who reads it half written knows less, which costs time and nothing else."""
+        self._file.seek(0)
+        self._file.truncate()
+        self._lines = 0
+        for number, last in self._used.items():
+            self._note(number, last)
+
     def _read(self) -> dict[int, Attempt]:
+        """A line a use: the last one of a name counts."""
         try:
-            noted = json.loads(self._file.read() or "{}")
-            return {int(number): Attempt.parse(last) for number, last in dict(noted).items()}
+            lines = [line.split() for line in self._file.read().splitlines() if line.strip()]
+            self._lines = len(lines)
+            return {int(number): Attempt.parse(last) for number, last in lines}
         except (ValueError, TypeError, TallystickError):  # a machine that crashed while it was written, or a stranger
             log.warning("kafka: %s cannot be read: which names are undecided is not known", self._file.name)
+            self._lines = LINES_MAX  # to be written anew
             return {}
 
     def _place(self) -> str:
@@ -135,15 +153,10 @@ def _opened(path: Path) -> TextIO:
 def _folder(prefix: str) -> Path:
     """Where the workers of one sink find each other: a folder of this user, on this machine."""
     digest = hashlib.sha256(prefix.encode()).hexdigest()[:16]
-    root = Path(tempfile.gettempdir()) / f"tallystick-{os.getuid()}"
-    folder = root / "kafka" / digest
     try:
-        root.mkdir(mode=0o700, exist_ok=True)
-        if root.stat().st_uid != os.getuid():
-            raise SinkError(f"kafka: {root} belongs to another user. set TMPDIR to a folder of your own")
-        folder.mkdir(parents=True, exist_ok=True)
+        return scratch_folder("kafka", digest)
     except OSError as cause:
         raise SinkError(
-            f"kafka: {folder} cannot be made: {cause.strerror}. workers need a folder for their locks: set TMPDIR"
+            f"kafka: workers need a folder for their locks, and {cause.filename} cannot be made: {cause.strerror}. set "
+            "TMPDIR to a folder of your own"
         ) from cause
-    return folder

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tallystick.errors import SinkError
 from tallystick.kafka.clients import confluent
 from tallystick.sinks.kafka.producer import INIT_TIMEOUT_S, LEFT_OPEN, Position, Producer, Records, named, refused
+from tallystick.sinks.kafka.producer_settings import ProducerSettings
 
 log = logging.getLogger("tallystick.kafka")
 _client_log = logging.getLogger("tallystick.kafka.client")
@@ -18,7 +19,7 @@ _client_log.setLevel(logging.CRITICAL)  # what matters of it is in our errors
 
 
 class ObjectProducer(Producer):
-    def __init__(self, settings: Mapping[str, str], name: str, topics: Sequence[str] = ()) -> None:
+    def __init__(self, settings: ProducerSettings, name: str, topics: Sequence[str] = ()) -> None:
         self.name = name
         self.producer_id, self.producer_epoch = -1, -1
         self._kafka = confluent()
@@ -28,7 +29,7 @@ class ObjectProducer(Producer):
         self._token: Position | None = None
         self._said: list[str] = []
         given = {
-            **settings,
+            **settings.librdkafka(),
             "statistics.interval.ms": "100",
             "transactional.id": name,
             "stats_cb": self._stats,
@@ -36,7 +37,9 @@ class ObjectProducer(Producer):
         }
         try:
             self._producer = self._kafka.Producer(given, logger=_client_log)
-            for topic in topics:  # connected before it looks for the coordinator: see ArrowProducer
+            # Connected first: librdkafka looks for the coordinator once when it is told to initialise, and if it has
+            # no connection by then, again only half a second later.
+            for topic in topics:
                 self._producer.list_topics(topic, INIT_TIMEOUT_S)
             self._producer.init_transactions(INIT_TIMEOUT_S)
         except self._kafka.KafkaException as cause:

@@ -1,7 +1,9 @@
 """Producers that are ready before they are needed.
 
-To connect and initialise a name takes 60 to 700 ms, a transaction a tenth of that. So each worker makes the producers
-for its next slices in the background, while the driver decides and commits, and throws the used ones away there too.
+A producer that goes on where the last transaction of its name ended is there at once: it is kept for a later epoch,
+when that transaction is settled. For those that cannot (``ahead``), to connect and initialise a name takes 60 to 700
+ms, a transaction a tenth of that. So each worker makes the ones for its next slices in the background, while the driver
+decides and commits, and throws the used ones away there too.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 from tallystick.errors import SinkError
@@ -36,6 +38,8 @@ class Pool:
 
     slot: Slot
     make: Callable[[str], Producer]
+    ahead: bool = True
+    _successors: dict[str, Producer] = field(default_factory=dict)
     _ready: list[tuple[float, Producer]] = field(default_factory=list)
     _making: int = 0
     _epoch: int = -1
@@ -57,7 +61,7 @@ class Pool:
         if producer is None:
             name = self.slot.take(attempt)
             try:
-                producer = self.make(name)
+                producer = self._successors.pop(name, None) or self.make(name)
             except BaseException:
                 self.slot.give_back(name)
                 raise
@@ -66,14 +70,23 @@ class Pool:
 
     def done(self, producer: Producer, attempt: Attempt) -> None:
         """Its transaction is out of our hands. Get others ready for the next epoch."""
+        successor = producer.successor()
+        if successor is not None:
+            self._successors[producer.name] = successor
         self.slot.give_back(producer.name)
+        if self.ahead:
+            self._make_more(attempt)
+            self._later(producer.close)
+        else:
+            producer.close()
+
+    def _make_more(self, attempt: Attempt) -> None:
         with self._changed:
             wanted = min(max(self._used, self._used_before) + AHEAD, READY_MAX)
             missing = max(0, wanted - len(self._ready) - self._making)
             self._making += missing
         for _ in range(missing):
             self._later(lambda: self._make_ready(attempt))
-        self._later(producer.close)
 
     def close(self) -> None:
         """Nobody will ask for a producer again: give up those that wait, and those that are still being made."""
@@ -154,16 +167,16 @@ class Pool:
         self.slot.give_back(producer.name)
 
 
-_pools: dict[str, Pool] = {}
+_pools: dict[Hashable, Pool] = {}
 _guard = threading.Lock()
 
 
-def pool_for(prefix: str, key: str, make: Callable[[str], Producer]) -> Pool:
+def pool_for(prefix: str, key: Hashable, make: Callable[[str], Producer], ahead: bool) -> Pool:
     """The pool of this process; ``key`` tells settings apart that a warm producer was made with."""
     with _guard:
-        found = _pools.get(prefix + key)
+        found = _pools.get(key)
         if found is None:
-            found = _pools[prefix + key] = Pool(Slot(prefix), make)
+            found = _pools[key] = Pool(Slot(prefix), make, ahead)
         return found
 
 

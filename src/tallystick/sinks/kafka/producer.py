@@ -1,16 +1,16 @@
 """What the sink needs of a producer: one transaction, written here and ended by somebody else.
 
-A producer object is used for one transaction and thrown away, because librdkafka keeps its epoch from one transaction
-to the next: an ending that arrives late would end the wrong one. It is never told to commit; that is for the driver.
+A producer object is used for one transaction and thrown away: a producer's id and epoch name one transaction, so that
+an ending that arrives late cannot end another one. It is never told to commit; that is for the driver.
 
-Two of them pass the same tests: `arrow_producer.py` hands Arrow's memory to librdkafka, `object_producer.py` goes
-through confluent-kafka's Python objects and works wherever that does.
+Two of them pass the same tests: `arrow_producer.py` makes batches of Arrow's columns and sends them itself,
+`object_producer.py` goes through confluent-kafka's Python objects and so through librdkafka.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from tallystick.errors import RowRefusedError, SinkError
 
 INIT_TIMEOUT_S = 60.0
+MSG_SIZE_TOO_LARGE, UNKNOWN_TOPIC, UNKNOWN_PARTITION = 10, 3, -190
 LEFT_OPEN = "it stays open until the next start of the job, or its time-out"
 
 
@@ -46,6 +47,33 @@ class Records:
 
     def __len__(self) -> int:
         return len(self.value)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(column.nbytes for column in self._columns() if column is not None)
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """Which columns there are, and of which types."""
+        return tuple(None if column is None else column.type for column in self._columns())
+
+    def take(self, places: pa.Array) -> Records:
+        return Records(self.topic, *(None if column is None else column.take(places) for column in self._columns()))
+
+    def slice(self, first: int, count: int) -> Records:
+        columns = (None if column is None else column.slice(first, count) for column in self._columns())
+        return Records(self.topic, *columns)
+
+    @classmethod
+    def joined(cls, several: Sequence[Records]) -> Records:
+        """Of one topic and one shape."""
+        if len(several) == 1:
+            return several[0]
+        columns = zip(*(one._columns() for one in several), strict=True)
+        return cls(several[0].topic, *(None if one[0] is None else pa.concat_arrays(one) for one in columns))
+
+    def _columns(self) -> tuple[pa.Array | None, ...]:
+        return self.value, self.key, self.partition, self.headers
 
 
 @dataclass(frozen=True)
@@ -87,9 +115,25 @@ class Producer(ABC):
     def first_token(self) -> Position:
         """After `wait`: where the first token is."""
 
+    def finish(self, topic: str, key: bytes, second: Callable[[Position | None], bytes]) -> Position:
+        """`wait`, and then send the second token, which ``second`` makes when it is told where the first one is.
+
+        One that is told None comes right behind the first one. Returns where that is.
+        """
+        self.wait()
+        first = self.first_token()
+        self.send_token(topic, key, second(first))
+        self.wait()
+        return first
+
     @abstractmethod
     def abort(self) -> None:
         """Roll back, as well as the brokers can be reached; what could not be told to them expires there."""
+
+    def successor(self) -> Producer | None:
+        """One that is ready at once for the name's next transaction, to be used when this one is settled; None if there
+        is no such thing, and one has to be made."""
+        return None
 
     @abstractmethod
     def idle(self) -> None:

@@ -12,8 +12,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,11 +29,12 @@ from tallystick.records import Attempt, Json, Mode, Outcome
 from tallystick.sinks.base import JobContext, OpenTransaction, SliceContext, TransactionalSink, TransactionState
 from tallystick.sinks.kafka import tokens
 from tallystick.sinks.kafka.driver import Driver, driver_for
-from tallystick.sinks.kafka.limits import RECORD_BYTES_MAX, UNCOMPRESSED, Limits
+from tallystick.sinks.kafka.limits import UNCOMPRESSED, Limits
 from tallystick.sinks.kafka.names import prefix_in, prefix_of
 from tallystick.sinks.kafka.pool import Pool, pool_for
 from tallystick.sinks.kafka.preflight import preflight
 from tallystick.sinks.kafka.producer import Position, Producer, Records
+from tallystick.sinks.kafka.producer_settings import ProducerSettings
 from tallystick.sinks.kafka.shape import shaped
 from tallystick.sinks.kafka.timeouts import transaction_timeout_ms
 from tallystick.sinks.kafka.tokens import Fate, Token
@@ -53,20 +52,6 @@ TOKENLESS_S = 10.0
 """An open transaction without a token is about to get one, or its worker died in between."""
 SWEEP_EVERY_S = 5.0
 ABORT_PATIENCE_S = 30.0
-
-PRODUCER_DEFAULTS: Mapping[str, str] = {
-    # keys land where Java's clients and Spark's sink put them
-    "partitioner": "murmur2_random",
-    "linger.ms": "5",
-    "batch.size": "1000000",
-    "compression.type": "none",
-    # what a slice may hold in memory on its way out
-    "queue.buffering.max.kbytes": "65536",
-    "queue.buffering.max.messages": "500000",
-    # how long a topic that is not there may be one that was just made
-    "topic.metadata.propagation.max.ms": "10000",
-    "enable.metrics.push": "false",
-}
 
 
 @dataclass
@@ -147,8 +132,8 @@ class Kafka(TransactionalSink[Transaction]):
 
     def begin_transaction(self, context: SliceContext) -> Transaction:
         settings = self.producer_settings(context.epoch_s)
-        digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
-        pool = pool_for(self.prefix(context.job_id), digest + self.send, lambda name: self._producer(settings, name))
+        kind = (self.prefix(context.job_id), self.send, settings.key)
+        pool = pool_for(kind[0], kind, lambda name: self._producer(settings, name), ahead=self.send == "objects")
         producer = pool.take(context.attempt)
         try:
             producer.begin()
@@ -174,18 +159,17 @@ class Kafka(TransactionalSink[Transaction]):
             named = rows.column("topic")
             yield from where(named.is_null(), "the row has no topic (null)")
             yield from where(pc.equal(named, self.token_topic), f"{self.token_topic} is for commit tokens alone")
-        chosen = {**PRODUCER_DEFAULTS, **self.settings.librdkafka("producer")}
-        most = int(chosen.get("message.max.bytes", RECORD_BYTES_MAX))
-        yield from self.limits.refused(rows, most, chosen["compression.type"] not in UNCOMPRESSED)
+        settings = self.producer_settings(0)
+        yield from self.limits.refused(rows, settings.record_bytes_max, settings.compression[0] not in UNCOMPRESSED)
 
     def pre_commit(self, transaction: Transaction) -> Json:
-        """The second token goes out when all rows are acknowledged: where it is, they are."""
+        """The second token goes out when all rows are acknowledged, or together with all of them."""
         producer, context = transaction.producer, transaction.context
-        producer.wait()
-        token = producer.first_token()
-        second = Token.of(context, rows=transaction.rows, first=token)
-        producer.send_token(self.token_topic, producer.name.encode(), second.to_bytes())
-        producer.wait()
+        token = producer.finish(
+            self.token_topic,
+            producer.name.encode(),
+            lambda first: Token.of(context, rows=transaction.rows, first=first).to_bytes(),
+        )
         transaction.pool.done(producer, context.attempt)
         return _committable(producer.name, producer.producer_id, producer.producer_epoch, token)
 
@@ -193,19 +177,11 @@ class Kafka(TransactionalSink[Transaction]):
         transaction.producer.abort()
         transaction.pool.done(transaction.producer, transaction.context.attempt)
 
-    def producer_settings(self, epoch_s: float) -> dict[str, str]:
-        return {
-            **PRODUCER_DEFAULTS,
-            **self.settings.librdkafka("producer"),
-            **self.limits.settings({**PRODUCER_DEFAULTS, **self.settings.librdkafka("producer")}),
-            "transaction.timeout.ms": str(transaction_timeout_ms(self.settings, epoch_s)),
-            "enable.idempotence": "true",
-        }
+    def producer_settings(self, epoch_s: float) -> ProducerSettings:
+        return ProducerSettings(self.settings, transaction_timeout_ms(self.settings, epoch_s), self.limits)
 
-    def _producer(self, settings: Mapping[str, str], name: str) -> Producer:
-        from tallystick.sinks.kafka import librdkafka
-
-        if self.send == "arrow" and librdkafka.available():
+    def _producer(self, settings: ProducerSettings, name: str) -> Producer:
+        if self.send == "arrow":
             from tallystick.sinks.kafka.arrow_producer import ArrowProducer
 
             return ArrowProducer(settings, name, self._topics())

@@ -1,6 +1,7 @@
 """Commit tokens: two small records inside every transaction that say whose it is.
 
-The first is sent when the transaction begins, the second when all its rows are acknowledged. They share the fate of the
+The first is sent before any row, the second when all rows are acknowledged; of a slice that is so small that it goes
+out in one request, both go along with the rows. They share the fate of the
 rows, so whoever reads them as *committed* knows that the rows are, whatever became of the name since; and an open
 transaction can be traced to its epoch and slice by anybody. They live in a compacted topic of their own, with the
 transaction's name as key: as many remain as there are names.
@@ -60,7 +61,8 @@ class Token:
 
     @classmethod
     def of(cls, context: SliceContext, rows: int | None = None, first: Position | None = None) -> Token:
-        """``rows`` and ``first``, where the first token is, are known to the second one."""
+        """``rows`` and ``first``, where the first token is, are known to the second one; if it has no ``first``, that
+        is right before it."""
         return cls(context.job_id, context.sink, context.attempt, context.slice, context.task, rows, first)
 
     def to_bytes(self) -> bytes:
@@ -159,7 +161,9 @@ class TokenReader:
                     return Fate.OPEN
                 break
             if message.key() == name.encode():
-                if Token.from_bytes(message.value()).first == place:
+                token = Token.from_bytes(message.value())
+                before = token.first or Position(place.partition, offset - 1)
+                if token.rows is not None and before == place:
                     return Fate.COMMITTED
                 used_again = True
         else:
