@@ -121,7 +121,9 @@ def _born(pid: int) -> str | None:
     """When a process started, in whatever unit the system has; None if it does not live."""
     with suppress(FileNotFoundError, ProcessLookupError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return None if fields[0] in "ZX" else fields[19]
+        state, threads, born = fields[0], int(fields[17]), fields[19]
+        # the first thread can be a zombie while others still write or hold ports: then the process lives
+        return None if state in "ZX" and threads <= 1 else born
     if Path("/proc/self/stat").exists():
         return None
     answer = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
