@@ -4,6 +4,7 @@ import multiprocessing
 import struct
 import time
 import uuid
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,8 @@ def feed(address: str, topic: str, seconds: float) -> None:
     producer.flush()
 
 
-def ages(address: str, topic: str, seconds: float) -> list[float]:
+def ages(address: str, topic: str, seconds: float, found: Connection) -> None:
+    """Another process, so that the driver's interpreter is the job's alone, as it is where a job runs."""
     consumer = Consumer(
         {
             "bootstrap.servers": address,
@@ -44,16 +46,31 @@ def ages(address: str, topic: str, seconds: float) -> list[float]:
     )
     consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
     begin = time.time() + WARM_UP_S
-    found: list[float] = []
+    seen: list[float] = []
     while time.time() < begin + seconds:
         for message in consumer.consume(5000, 0.01):
             now = time.time()
             if message.error() is None:
                 born = struct.unpack("d", (message.value() or b"")[:8])[0]
                 if born >= begin:
-                    found.append(now - born)
+                    seen.append(now - born)
     consumer.close()
-    return found
+    found.send(seen)
+
+
+def seen_by_a_reader(address: str, source: str, target: str, seconds: float) -> list[float]:
+    """Feed one topic and read the other meanwhile. Returns the age of each record when it was read."""
+    processes = multiprocessing.get_context("spawn")
+    results, told = processes.Pipe(duplex=False)
+    feeder = processes.Process(target=feed, args=(address, source, WARM_UP_S + seconds + 5))
+    reader = processes.Process(target=ages, args=(address, target, seconds, told))
+    feeder.start()
+    reader.start()
+    told.close()  # only the reader has it now: if it dies, nobody waits for ever
+    seen: list[float] = results.recv()
+    reader.join()
+    feeder.join()
+    return seen
 
 
 def measure(folder: Path) -> dict[str, Any]:
@@ -65,12 +82,7 @@ def measure(folder: Path) -> dict[str, Any]:
                 source, target = make_topic(address), make_topic(address)
                 rows = ts.sources.Kafka(address, source).load(spark).select("key", "value")
                 query = start(contestant, rows, address, target, folder / "ck", processingTime="0 seconds")
-                process = multiprocessing.get_context("spawn").Process(
-                    target=feed, args=(address, source, WARM_UP_S + MEASURE_S + 5)
-                )
-                process.start()
-                seen = ages(address, target, MEASURE_S)
-                process.join()
+                seen = seen_by_a_reader(address, source, target, MEASURE_S)
                 query.stop()
                 if turn > 0:  # the first turn warms the JVM up
                     found += seen
