@@ -15,10 +15,13 @@ _RANGE = range(20000, 32000)
 
 
 def free_ports(count: int) -> list[int]:
-    """Different ports, free just now. Random, so that servers started at the same time do not meet."""
+    """Different ports, free just now. Random, so that servers started at the same time do not meet.
+
+    By the system's randomness: processes whose generator was seeded alike, as test runners do, would all meet.
+    """
     found: list[int] = []
     with ExitStack() as held:
-        for port in random.sample(_RANGE, 500):
+        for port in random.SystemRandom().sample(_RANGE, 500):
             probe = held.enter_context(socket.socket())
             try:
                 probe.bind((LOOPBACK, port))
