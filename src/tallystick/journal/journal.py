@@ -19,6 +19,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar
 
 from tallystick.errors import ForeignCheckpointError, JournalCorruptError, JournalError, TallystickError
@@ -189,12 +190,13 @@ class Journal:
                     self.store.delete(f"{folder}/{name}")
 
     def _attempts(self) -> list[Attempt]:
-        return sorted(self._attempt_named(name) for name in self.store.list("attempts"))
+        found = (self._attempt_named(name) for name in self.store.list("attempts"))
+        return sorted(found, key=lambda attempt: (attempt.epoch, attempt.generation))
 
     def _attempt_named(self, name: str) -> Attempt:
         stem = name.removesuffix(".json")
         try:
-            attempt = Attempt.parse(stem)
+            attempt = _parsed_once(stem)
         except TallystickError:
             raise self._foreign(f"attempts/{name}") from None
         if stem == name:
@@ -266,3 +268,9 @@ class Journal:
     @staticmethod
     def _resolution_key(epoch: int) -> str:
         return f"resolutions/{epoch:012d}.json"
+
+
+@lru_cache(maxsize=4096)
+def _parsed_once(name: str) -> Attempt:
+    """Every epoch looks at the same few hundred names."""
+    return Attempt.parse(name)
