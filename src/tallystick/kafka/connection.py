@@ -2,12 +2,13 @@
 
 The only file that uses inner parts of kafka-python: its connection manager with its own thread, its request classes
 and its cache of coordinators. Connecting, security, versions of requests and their encoding are its work; what to ask,
-and what an answer means, is ours (`transactions.py`, `writing.py`).
+and what an answer means, is ours (`transactions.py`, `writer.py`).
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from tallystick.kafka.settings import KafkaSettings
 
 REQUEST_TIMEOUT_MS = 15_000
 BOOTSTRAP_TIMEOUT_MS = 10_000
+BEGUN_TIMEOUT_S = 60.0
 UNLIMITED = 1_000_000
 """Requests under way on one connection: who asks keeps count, because kafka-python refuses what is too much."""
 MOVED = (14, 15, 16)
@@ -69,6 +71,26 @@ class Connection:
             raise
         except Exception as cause:
             raise self._no_answer(cause) from cause
+
+    def begin(self, ask: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
+        """The same without waiting. Returns what waits for the result, to be called once."""
+        done = threading.Event()
+        try:
+            future = self.admin._manager.call_soon(ask, *arguments)
+        except Exception as cause:
+            raise self._no_answer(cause) from cause
+        future.add_both(lambda _: done.set())
+
+        def result() -> Any:
+            if not done.wait(BEGUN_TIMEOUT_S):
+                raise self.errors.KafkaConnectionError(f"no result after {BEGUN_TIMEOUT_S:g} s")
+            if not future.failed():
+                return future.value
+            if isinstance(future.exception, self.errors.KafkaError):
+                raise future.exception
+            raise self._no_answer(future.exception) from future.exception
+
+        return result
 
     def post(self, request: Any, node: int, answered: Callable[[Any], None]) -> None:
         """Send it and go on. ``answered`` gets the answer or the error, on kafka-python's thread."""

@@ -22,6 +22,8 @@ producer's epoch, so that a late repeat cannot end another transaction of the sa
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -32,7 +34,12 @@ from tallystick.errors import NotAllowedError, SinkError
 from tallystick.kafka.connection import MOVED, Connection, words
 from tallystick.kafka.settings import KafkaSettings
 
+log = logging.getLogger("tallystick.kafka")
+
 END_TXN_VERSION = 5
+LANES = 2
+"""Connections for endings. A broker answers the requests of one connection one after the other, and each ending waits
+until it is written down: four of them took 7.5 ms on one connection, 4.5 ms on two, 4.4 ms on four."""
 MARKER_VERSION = 1
 
 
@@ -98,7 +105,11 @@ class Transactions:
     """A connection to one cluster, for the driver. Safe to use from several threads."""
 
     def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
         self._connection = Connection(settings)
+        self._lanes = [self._connection]
+        self._guard = threading.Lock()
+        self._adding = self._closed = False
         from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
         from kafka.protocol.producer.transaction import WriteTxnMarkersRequest
 
@@ -108,14 +119,58 @@ class Transactions:
         self._marker_request = WriteTxnMarkersRequest
 
     def close(self) -> None:
-        self._connection.close()
+        with self._guard:
+            self._closed = True
+        for lane in self._lanes:
+            lane.close()
 
     def end_all(self, endings: Sequence[Ending]) -> list[Answer]:
-        """Ask for all of them at once and wait for the answers; lost connections and time-outs are LATER."""
+        """Ask for all of them at once and wait for the answers; lost connections and time-outs are LATER.
+
+        Endings of one name are asked for in their order.
+        """
         if not endings:
             return []
-        answers: list[Answer] = self._connection.run(self._end_all, endings)
-        return answers
+        names = {name: number for number, name in enumerate(dict.fromkeys(ending.name for ending in endings))}
+        lanes = self._lanes_for(len(names))
+        shares: list[list[int]] = [[] for _ in lanes]
+        for place, ending in enumerate(endings):
+            shares[names[ending.name] % len(lanes)].append(place)
+        under_way = [
+            lane.begin(self._end_all, lane, [endings[place] for place in share])
+            for lane, share in zip(lanes, shares, strict=True)
+        ]
+        found = {
+            place: answer
+            for share, result in zip(shares, under_way, strict=True)
+            for place, answer in zip(share, result(), strict=True)
+        }
+        return [found[place] for place in range(len(endings))]
+
+    def _lanes_for(self, names: int) -> list[Connection]:
+        """Those that are there. Another one is made in the background when it is needed first: nobody waits for it."""
+        with self._guard:
+            for lane in [lane for lane in self._lanes[1:] if lane.broken]:
+                self._lanes.remove(lane)
+                lane.close()
+            if len(self._lanes) < min(names, LANES) and not self._adding:
+                self._adding = True
+                threading.Thread(target=self._add_lane, name="tallystick-kafka-lane", daemon=True).start()
+            return self._lanes[:names]
+
+    def _add_lane(self) -> None:
+        try:
+            lane = Connection(self._settings)
+        except SinkError as failure:
+            log.info("no further connection for endings, one will do: %s", failure)
+            lane = None
+        with self._guard:
+            self._adding = False
+            if lane is not None and not self._closed:
+                self._lanes.append(lane)
+                lane = None
+        if lane is not None:
+            lane.close()
 
     def end_soon(self, endings: Sequence[Ending], patience_s: float = 1.0) -> list[Answer]:
         """The same, and ask again for a while those that were LATER: markers are written within milliseconds."""
@@ -129,15 +184,15 @@ class Transactions:
                 answers[number] = answer
         return answers
 
-    async def _end_all(self, endings: Sequence[Ending]) -> list[Answer]:
+    async def _end_all(self, lane: Connection, endings: Sequence[Ending]) -> list[Answer]:
         try:
-            coordinators = await self._connection.coordinators([ending.name for ending in endings])
+            coordinators = await lane.coordinators([ending.name for ending in endings])
         except self._errors.AuthorizationError:
             return [Answer.DENIED] * len(endings)
         except self._errors.KafkaError:
             return [Answer.LATER] * len(endings)
-        sent = [self._connection.send(self._request(ending), coordinators[ending.name]) for ending in endings]
-        return [await self._answer(ending.name, future) for ending, future in zip(endings, sent, strict=True)]
+        sent = [lane.send(self._request(ending), coordinators[ending.name]) for ending in endings]
+        return [await self._answer(lane, ending.name, future) for ending, future in zip(endings, sent, strict=True)]
 
     def _request(self, ending: Ending) -> Any:
         return self._end_request(
@@ -149,14 +204,14 @@ class Transactions:
             max_version=END_TXN_VERSION,
         )
 
-    async def _answer(self, name: str, future: Any) -> Answer:
+    async def _answer(self, lane: Connection, name: str, future: Any) -> Answer:
         try:
             code = (await future).error_code
         except self._errors.KafkaError:
-            self._connection.forget(name)
+            lane.forget(name)
             return Answer.LATER
         if code in MOVED:
-            self._connection.forget(name)
+            lane.forget(name)
         return _ANSWERS.get(code, Answer.LATER)
 
     def initialise(self, name: str, timeout_ms: int) -> str:
@@ -217,7 +272,7 @@ class Transactions:
 
     def connections(self) -> frozenset[Any]:
         """The brokers that we are connected to. One that is missing the next time was away in between."""
-        return self._connection.connected()
+        return frozenset(broker for lane in self._lanes for broker in lane.connected())
 
     def newest_end_version(self) -> int:
         """The newest EndTxn that this cluster takes."""

@@ -34,6 +34,8 @@ log = logging.getLogger("tallystick.kafka")
 
 COMPLETE = {"CompleteCommit": True, "CompleteAbort": False}
 ENDING = ("PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+WRITTEN_S = 0.005
+"""Before that markers are hardly ever written: to ask sooner would only keep the broker from writing them."""
 PATIENCE_S = 60.0
 LONG_S = 1.0
 LOOK_EVERY_S = 5.0
@@ -75,6 +77,7 @@ class Markers:
 
         def wait() -> None:
             try:
+                self._closed.wait(WRITTEN_S)
                 complete.set_result(self._until_complete(lambda: self._transactions.describe(asked)))
             except BaseException as failure:  # noqa: BLE001 - `settle` raises it
                 complete.set_exception(failure)
