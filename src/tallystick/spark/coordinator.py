@@ -47,6 +47,7 @@ from tallystick.sinks.base import JobContext, TransactionalSink
 from tallystick.spark.batching import Batching, may_adapt
 from tallystick.spark.broadcast import PROPERTY
 from tallystick.spark.clock import StepClock
+from tallystick.spark.collected import Collect, by_printed_rows, collector
 from tallystick.spark.input_files import missing_files
 from tallystick.spark.offsets import read_offsets
 from tallystick.spark.outputs import Output, is_flat
@@ -105,6 +106,7 @@ class Coordinator:
         self._ended_s: float | None = None
         self._before: dict[str, Json] = {}
         self._batching = Batching(adapts=False)
+        self._collect: Collect = by_printed_rows
 
     def query(self, rows: DataFrame) -> DataFrame:
         """What to start in place of ``rows``: it writes them, slice by slice, when an epoch of it is run."""
@@ -113,6 +115,7 @@ class Coordinator:
         sinks = tuple((output.name, plan.sinks[output.name]) for output in plan.outputs)
         task = SliceTask(plan.job_id, sinks, flat, plan.epoch_s, os.getpid(), plan.sinks.get(DEAD_LETTERS))
         self._batching = Batching(adapts=may_adapt(rows))
+        self._collect = collector(rows.sparkSession)
         return voting(rows, plan.outputs, task)
 
     def run_epoch(self, votes: DataFrame, epoch: int) -> None:
@@ -259,7 +262,7 @@ class Coordinator:
         decided = command.decided or None
         work = Assignment(command.attempt, command.write, self._read.digest, self._stamps.first_us(), decided)
         spark = self._votes.sparkSession
-        votes, seen = prepare_slices(self._votes, work, self.plan.timeout_s, self._carried(spark, epoch))
+        votes, seen = prepare_slices(self._votes, self._collect, work, self.plan.timeout_s, self._carried(spark, epoch))
         self._batching.saw(spark, seen)
         self._clock.lap("prepare")
         return votes

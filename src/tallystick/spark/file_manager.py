@@ -62,7 +62,7 @@ def choose_file_manager(spark: SparkSession, checkpoint: str, keeps_state: bool)
         return chosen
     if not _is_local(spark, checkpoint):
         return None
-    if _has(spark, LOCAL_CLASS):
+    if has_class(spark, LOCAL_CLASS):
         return LOCAL_CLASS
     return None if keeps_state else PLAIN_FILE_MANAGER
 
@@ -104,7 +104,7 @@ def _set(spark: SparkSession, name: str | None) -> None:
         spark.conf.set(FILE_MANAGER, name)
 
 
-def _has(spark: SparkSession, name: str) -> bool:
+def has_class(spark: SparkSession, name: str) -> bool:
     """Can Spark find this class? Asked of the loader that it looks with."""
     session: Any = spark
     try:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -16,7 +15,7 @@ from tallystick.errors import PrepareError, RowRefusedError, SinkError
 from tallystick.records import Vote
 from tallystick.spark.batching import Seen
 from tallystick.spark.cancelled import await_tasks
-from tallystick.spark.collected import collected
+from tallystick.spark.collected import Collect
 from tallystick.spark.outputs import Output, projection
 from tallystick.spark.slices import VOTE_SCHEMA, Assignment, SliceTask
 from tallystick.spark.slicing import sliced
@@ -36,7 +35,7 @@ def voting(rows: DataFrame, outputs: Sequence[Output], task: SliceTask) -> DataF
 
 
 def prepare_slices(
-    votes: DataFrame, work: Assignment, timeout_s: float, carried: Mapping[str, str] | None = None
+    votes: DataFrame, collect: Collect, work: Assignment, timeout_s: float, carried: Mapping[str, str] | None = None
 ) -> tuple[tuple[Vote, ...], list[Seen]]:
     """Driver: evaluate the epoch once. Returns a vote per slice and sink, in slice order, and what each task saw.
 
@@ -45,9 +44,9 @@ def prepare_slices(
     cancelled. ``carried`` are further local properties for the tasks.
     """
     epoch = work.attempt.epoch
-    with _cancelled_after(votes.sparkSession, timeout_s) as late, _assigned(votes.sparkSession, work, carried or {}):
+    with _cancelled_after(votes.sparkSession, timeout_s) as late:
         try:
-            results = [json.loads(text) for text in collected(votes)]
+            results: list[Any] = collect(votes, {Assignment.PROPERTY: work.to_text(), **(carried or {})})
         except (PySparkException, Py4JError) as failure:
             await_tasks(votes.sparkSession, group_of(votes.sparkSession))
             if late.is_set():
@@ -66,19 +65,6 @@ def prepare_slices(
 def group_of(spark: SparkSession) -> str | None:
     """Driver, inside an epoch: the group of its Spark jobs, which is the query's run."""
     return spark.sparkContext.getLocalProperty("spark.jobGroup.id")
-
-
-@contextmanager
-def _assigned(spark: SparkSession, work: Assignment, carried: Mapping[str, str]) -> Iterator[None]:
-    """Every Spark job that this thread starts meanwhile does this work, and no job after it."""
-    properties = {Assignment.PROPERTY: work.to_text(), **carried}
-    for name, value in properties.items():
-        spark.sparkContext.setLocalProperty(name, value)
-    try:
-        yield
-    finally:
-        for name in properties:
-            spark.sparkContext.setLocalProperty(name, "")
 
 
 @contextmanager

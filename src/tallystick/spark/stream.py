@@ -40,6 +40,7 @@ from tallystick.spark.apply import Executors
 from tallystick.spark.brief import briefly
 from tallystick.spark.broadcast import Broadcast, bound, broadcasts_of, rides_along
 from tallystick.spark.coordinator import Coordinator, Plan
+from tallystick.spark.door import each_epoch
 from tallystick.spark.file_manager import wait_for_sources
 from tallystick.spark.leading import Leadership
 from tallystick.spark.lineage import source_names
@@ -253,9 +254,9 @@ class StreamWriter:
         )
 
     def _start_query(self, coordinator: Coordinator) -> StreamingQuery:
+        spark = self._rows.sparkSession
         writer = (
-            coordinator.query(self._rows)
-            .writeStream.foreachBatch(briefly(coordinator.run_epoch))
+            each_epoch(coordinator.query(self._rows).writeStream, spark, briefly(coordinator.run_epoch))
             .outputMode(self._output_mode)
             .option("checkpointLocation", coordinator.plan.checkpoint)
             .trigger(**self._trigger)
@@ -263,8 +264,7 @@ class StreamWriter:
         if self._name is not None:
             writer = writer.queryName(self._name)
         keeps_state, has_rules = may_keep_state(self._rows), bool(self._broadcasts)
-        spark, location = self._rows.sparkSession, self.checkpoint.uri
-        with started_with(spark, location, self.checkpoint.retention, keeps_state, has_rules):
+        with started_with(spark, self.checkpoint.uri, self.checkpoint.retention, keeps_state, has_rules):
             query = writer.start()
             wait_for_sources(query)
         return query

@@ -9,5 +9,7 @@ from pathlib import Path
 
 S3_CLASS = "tallystick.S3CheckpointFileManager"
 LOCAL_CLASS = "tallystick.LocalCheckpointFileManager"
-SOURCES = tuple(Path(__file__).with_name(f"{name.rpartition('.')[2]}.java") for name in sorted((S3_CLASS, LOCAL_CLASS)))
+VOTES_CLASS = "tallystick.EpochVotes"
+CLASSES = (VOTES_CLASS, LOCAL_CLASS, S3_CLASS)
+SOURCES = tuple(Path(__file__).with_name(f"{name.rpartition('.')[2]}.java") for name in sorted(CLASSES))
 JAR = Path(__file__).with_name("tallystick-checkpoints.jar")
