@@ -1,7 +1,9 @@
-"""How many slices an epoch has: no more than can be written at once, unless the query says so itself."""
+"""How many slices an epoch has: no more than can be written at once, fewer if it is small; or as the query says."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -10,6 +12,9 @@ from pyspark.sql import functions as F
 import tallystick as ts
 from tallystick.journal import Journal
 from tallystick.journal.posix import PosixStore
+from tallystick.spark import coordinator, slicing
+from tallystick.spark.prepare import prepare_slices
+from tallystick.spark.slicing import SLICES
 
 pytestmark = pytest.mark.spark
 
@@ -71,3 +76,71 @@ def test_state_is_left_in_its_own_tasks(spark: SparkSession, tmp_path: Path) -> 
         assert slices(spark, tmp_path, lambda rows: rows.groupBy("id").count(), "update") == 5
     finally:
         spark.conf.set("spark.sql.shuffle.partitions", before)
+
+
+# -- as many as the size of epochs asks for ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def slots(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Let the next query have so many task slots: more than this machine has processors."""
+    monkeypatch.setattr(slicing, "processors", lambda: 2)
+
+    def have(count: int) -> None:
+        monkeypatch.setattr(slicing, "slots_of", lambda _: count)
+
+    return have
+
+
+@pytest.fixture
+def prepared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many slices each epoch had that was computed, also those that were not decided anew."""
+    counts: list[int] = []
+    original = prepare_slices
+
+    def counted(*arguments: Any) -> Any:
+        votes, seen = original(*arguments)
+        counts.append(len({vote.slice for vote in votes}))
+        return votes, seen
+
+    monkeypatch.setattr(coordinator, "prepare_slices", counted)
+    return counts
+
+
+def run(spark: SparkSession, folder: Path) -> None:
+    """Nine rows to an epoch, one in each partition, as long as there are rows."""
+    ts.Job(
+        "slices",
+        source=ts.sources.Collection(ROWS, partitions=PARTITIONS, per_epoch=PARTITIONS),
+        sink=ts.sinks.Files(folder / "out", format="json"),
+        checkpoint=folder / "checkpoint",
+    ).run(spark, available_now=True)
+
+
+def ids(folder: Path) -> list[int]:
+    lines = [line for path in (folder / "out").glob("*.json") for line in path.read_text().splitlines()]
+    return sorted(json.loads(line)["id"] for line in lines)
+
+
+def test_small_epochs_have_fewer(
+    spark: SparkSession, tmp_path: Path, slots: Callable[[int], None], prepared: list[int]
+) -> None:
+    slots(5)
+    run(spark, tmp_path)
+    assert prepared == [5] * 4 + [2] * 6
+    assert ids(tmp_path) == list(range(90))
+    assert spark.conf.get(SLICES, None) is None, "the number is the query's, not that of its session"
+
+
+@pytest.mark.parametrize("then", [3, 9])
+def test_a_replay_has_as_many_as_were_decided_with_other_slots_too(
+    spark: SparkSession, tmp_path: Path, slots: Callable[[int], None], prepared: list[int], then: int
+) -> None:
+    slots(5)
+    run(spark, tmp_path)
+    (tmp_path / "checkpoint" / "commits" / "9").unlink()
+    prepared.clear()
+    slots(then)
+    run(spark, tmp_path)
+    assert prepared == [2]
+    assert ids(tmp_path) == list(range(90))

@@ -55,6 +55,7 @@ from tallystick.spark.prepare import prepare_slices, voting
 from tallystick.spark.rulebook import Declared, Rulebook
 from tallystick.spark.slice_writer import DEAD_LETTERS
 from tallystick.spark.slices import Assignment, SliceTask
+from tallystick.spark.slicing import Slicing
 from tallystick.spark.stamping import Stamping
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ class Coordinator:
         self._ended_s: float | None = None
         self._before: dict[str, Json] = {}
         self._batching = Batching(adapts=False)
+        self._slicing = Slicing(None, follows=False)
         self._collect: Collect = by_printed_rows
 
     def query(self, rows: DataFrame) -> DataFrame:
@@ -115,8 +117,13 @@ class Coordinator:
         sinks = tuple((output.name, plan.sinks[output.name]) for output in plan.outputs)
         task = SliceTask(plan.job_id, sinks, flat, plan.epoch_s, os.getpid(), plan.sinks.get(DEAD_LETTERS))
         self._batching = Batching(adapts=may_adapt(rows))
+        self._slicing = Slicing.of(rows)
         self._collect = collector(rows.sparkSession)
-        return voting(rows, plan.outputs, task)
+        return voting(rows, plan.outputs, task, self._slicing.slots)
+
+    def first_slices(self) -> int | None:
+        """After `query`: how many its first epoch is to have; None if that is not for us to say."""
+        return self._slicing.first(self.journal)
 
     def run_epoch(self, votes: DataFrame, epoch: int) -> None:
         """One epoch of `query`, from Spark's offset log to Spark's commit log. Raises to fail the query."""
@@ -264,6 +271,7 @@ class Coordinator:
         spark = self._votes.sparkSession
         votes, seen = prepare_slices(self._votes, self._collect, work, self.plan.timeout_s, self._carried(spark, epoch))
         self._batching.saw(spark, seen)
+        self._slicing.saw(spark, seen)
         self._clock.lap("prepare")
         return votes
 

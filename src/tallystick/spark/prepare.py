@@ -18,20 +18,21 @@ from tallystick.spark.cancelled import await_tasks
 from tallystick.spark.collected import Collect
 from tallystick.spark.outputs import Output, projection
 from tallystick.spark.slices import VOTE_SCHEMA, Assignment, SliceTask
-from tallystick.spark.slicing import sliced
 from tallystick.spark.whole import trouble
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def voting(rows: DataFrame, outputs: Sequence[Output], task: SliceTask) -> DataFrame:
+def voting(rows: DataFrame, outputs: Sequence[Output], task: SliceTask, slots: int | None = None) -> DataFrame:
     """Driver, once per query: the streaming query whose rows are votes, one row per slice.
 
     Writing is the last step of the query itself, so that Spark plans an epoch once. A query of our own on each epoch's
-    rows would be planned on top, and every row would be copied from the one into the other.
+    rows would be planned on top, and every row would be copied from the one into the other. ``slots`` is how many
+    slices there are at the most, if that is for us to say (`slicing`).
     """
-    return sliced(rows.select(*projection(rows, outputs))).mapInArrow(task, VOTE_SCHEMA)
+    shaped = rows.select(*projection(rows, outputs))
+    return (shaped if slots is None else shaped.coalesce(slots)).mapInArrow(task, VOTE_SCHEMA)
 
 
 def prepare_slices(

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tallystick.errors import ConfigError
-from tallystick.jvm.checkpoints import JAR
+from tallystick.jvm.checkpoints import JAR, SLICES_CLASS
 from tallystick.s3.place import is_s3
 from tallystick.spark.file_manager import FILE_MANAGER, PLAIN_FILE_MANAGER, choose_file_manager, written_by
 from tallystick.spark.interpreter import LAUNCHER, OF_TASKS, RUNS, interpreter_chosen, launches_workers
 from tallystick.spark.parts import jar_of_this_machine, jars_of
 from tallystick.spark.s3a import prove
+from tallystick.spark.slicing import SLICES
 from tallystick.spark.sockets import socket_settings
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ ADAPTIVE = "spark.sql.adaptive.enabled"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 JARS = "spark.jars"
 PACKAGES = "spark.jars.packages"
+EXTENSIONS = "spark.sql.extensions"
 RETENTION = "spark.sql.streaming.minBatchesToRetain"
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -121,17 +123,23 @@ def settings_for(
     options += [conf[JAVA_OPTIONS]] if JAVA_OPTIONS in conf else []
     joined = {JAVA_OPTIONS: " ".join(options)} if options else {}
     joined |= _jars(conf, jvm_parts, _on_this_machine(master))
+    if _on_this_machine(master):
+        joined[EXTENSIONS] = ",".join(dict.fromkeys([*_listed(conf.get(EXTENSIONS, "")), SLICES_CLASS]))
     return {**DEFAULTS, **local, **conf, **joined}
 
 
 def _jars(conf: Mapping[str, str], jvm_parts: Iterable[str], with_ours: bool) -> dict[str, str]:
     """Jars of Spark, not of the JVM's class path: with another class path the JVM would not take its archive."""
-    chosen = [jar for jar in conf.get(JARS, "").split(",") if jar]
+    chosen = _listed(conf.get(JARS, ""))
     brought = conf.get(PACKAGES, "") + conf.get(JARS, "")
     jars = list(dict.fromkeys([*chosen, *(jar for part in dict.fromkeys(jvm_parts) for jar in jars_of(part, brought))]))
     if with_ours and not any(jar.endswith(f"/{JAR.name}") for jar in jars):
         jars.append(jar_of_this_machine())
     return {JARS: ",".join(jars)} if jars else {}
+
+
+def _listed(names: str) -> list[str]:
+    return [name for name in names.split(",") if name]
 
 
 def _quiet_option() -> str:
@@ -169,14 +177,19 @@ def check_session(spark: SparkSession, checkpoint: str | None = None) -> tuple[s
 
 @contextmanager
 def started_with(
-    spark: SparkSession, checkpoint: str, epochs: int, keeps_state: bool, has_rules: bool = False
+    spark: SparkSession,
+    checkpoint: str,
+    epochs: int,
+    keeps_state: bool,
+    has_rules: bool = False,
+    slices: int | None = None,
 ) -> Iterator[None]:
     """A query that starts here keeps that many finished epochs, and its state in RocksDB if it has any, gets its rows
     to Python in large pieces, and writes its checkpoint with the class that fits it (`file_manager`).
 
     With rules it leaves out what is never true: the control streams, which are there for their offsets only, are not
     read by its tasks, and so a replay does not need their rows. What the user has chosen for the session stays; and a
-    checkpoint keeps to the state store that it was begun with.
+    checkpoint keeps to the state store that it was begun with. ``slices`` are those of its first epoch (`slicing`).
     """
     with written_by(spark, checkpoint, keeps_state):
         wanted = {
@@ -184,6 +197,7 @@ def started_with(
             PIPE: str(PIPE_BYTES),
             **(STATE if keeps_state and spark.conf.get(PROVIDER, None) is None else {}),
             **(PRUNING if has_rules else {}),
+            **({} if slices is None else {SLICES: str(slices)}),
         }
         ours = {name: value for name, value in wanted.items() if spark.conf.get(name, None) is None}
         for name, value in ours.items():

@@ -264,7 +264,8 @@ class StreamWriter:
         if self._name is not None:
             writer = writer.queryName(self._name)
         keeps_state, has_rules = may_keep_state(self._rows), bool(self._broadcasts)
-        with started_with(spark, self.checkpoint.uri, self.checkpoint.retention, keeps_state, has_rules):
+        retention, slices = self.checkpoint.retention, coordinator.first_slices()
+        with started_with(spark, self.checkpoint.uri, retention, keeps_state, has_rules, slices):
             query = writer.start()
             wait_for_sources(query)
         return query

@@ -1,4 +1,5 @@
-"""The two classes of ours that run in Spark's JVM: how it writes a checkpoint to S3, and to a local disk.
+"""The classes of ours that run in Spark's JVM: how it writes a checkpoint to S3, and to a local disk; how the job of an
+epoch is run, and how many slices it has.
 
 One jar, and the sources of it beside it.
 """
@@ -10,6 +11,7 @@ from pathlib import Path
 S3_CLASS = "tallystick.S3CheckpointFileManager"
 LOCAL_CLASS = "tallystick.LocalCheckpointFileManager"
 VOTES_CLASS = "tallystick.EpochVotes"
-CLASSES = (VOTES_CLASS, LOCAL_CLASS, S3_CLASS)
+SLICES_CLASS = "tallystick.SliceCount"
+CLASSES = (VOTES_CLASS, LOCAL_CLASS, S3_CLASS, SLICES_CLASS)
 SOURCES = tuple(Path(__file__).with_name(f"{name.rpartition('.')[2]}.java") for name in sorted(CLASSES))
 JAR = Path(__file__).with_name("tallystick-checkpoints.jar")
