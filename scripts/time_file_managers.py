@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 import tallystick as ts
-from tallystick.jvm.checkpoints import LOCAL_CLASS
+from tallystick.jvm.classes import LOCAL_CLASS
 from tallystick.spark.file_manager import FILE_MANAGER, PLAIN_FILE_MANAGER
 
 MANAGERS = {

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 import tallystick as ts
 from tallystick.errors import PrepareError, SinkError
-from tallystick.jvm.checkpoints import LOCAL_CLASS
+from tallystick.jvm.classes import LOCAL_CLASS
 from tallystick.records import Json
 from tallystick.sinks.files.transaction import Transaction
 from tallystick.spark import file_manager

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tallystick.errors import EpochError
-from tallystick.jvm.checkpoints import VOTES_CLASS
+from tallystick.jvm.classes import VOTES_CLASS
 from tallystick.records import Json
 from tallystick.spark.file_manager import has_class
 

@@ -12,7 +12,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from tallystick.errors import ConfigError
-from tallystick.jvm.checkpoints import LOCAL_CLASS, S3_CLASS
+from tallystick.jvm.classes import LOCAL_CLASS, S3_CLASS
 from tallystick.s3.place import is_s3
 from tallystick.spark.s3a import tell_s3a
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tallystick.jvm import resolve
-from tallystick.jvm.checkpoints import JAR
+from tallystick.jvm.classes import JAR
 from tallystick.s3.place import is_s3
 
 KAFKA = "spark-kafka"

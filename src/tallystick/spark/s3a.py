@@ -15,7 +15,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 
 from tallystick.errors import ConfigError, JournalError
 from tallystick.journal.s3 import advice
-from tallystick.jvm.checkpoints import S3_CLASS
+from tallystick.jvm.classes import S3_CLASS
 from tallystick.s3.client import Bucket, StoreError, region_found
 from tallystick.s3.place import place
 from tallystick.spark.parts import S3

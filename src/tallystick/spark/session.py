@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tallystick.errors import ConfigError
-from tallystick.jvm.checkpoints import JAR, SLICES_CLASS
+from tallystick.jvm.classes import JAR, SLICES_CLASS
 from tallystick.s3.place import is_s3
 from tallystick.spark.file_manager import FILE_MANAGER, PLAIN_FILE_MANAGER, choose_file_manager, written_by
 from tallystick.spark.interpreter import LAUNCHER, OF_TASKS, RUNS, interpreter_chosen, launches_workers

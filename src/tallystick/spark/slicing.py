@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tallystick.jvm.checkpoints import SLICES_CLASS
+from tallystick.jvm.classes import SLICES_CLASS
 from tallystick.spark.batching import Seen
 from tallystick.spark.state import STATELESS, steps_of
 

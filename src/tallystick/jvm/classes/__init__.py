@@ -14,4 +14,4 @@ VOTES_CLASS = "tallystick.EpochVotes"
 SLICES_CLASS = "tallystick.SliceCount"
 CLASSES = (VOTES_CLASS, LOCAL_CLASS, S3_CLASS, SLICES_CLASS)
 SOURCES = tuple(Path(__file__).with_name(f"{name.rpartition('.')[2]}.java") for name in sorted(CLASSES))
-JAR = Path(__file__).with_name("tallystick-checkpoints.jar")
+JAR = Path(__file__).with_name("tallystick-jvm.jar")

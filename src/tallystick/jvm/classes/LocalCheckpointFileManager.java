@@ -42,7 +42,7 @@ import org.slf4j.LoggerFactory;
  * </ol>
  *
  * Made by Spark, on the driver and on executors, for {@code spark.sql.streaming.checkpointFileManagerClass}. The jar
- * beside this file is built from it by scripts/build_checkpoints_jar.py.
+ * beside this file is built from it by scripts/build_jar.py.
  */
 public final class LocalCheckpointFileManager implements CheckpointFileManager {
   private static final Logger LOG = LoggerFactory.getLogger(LocalCheckpointFileManager.class);

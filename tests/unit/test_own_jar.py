@@ -9,27 +9,27 @@ from pathlib import Path
 import pytest
 
 import tallystick as ts
-from tallystick.jvm.checkpoints import JAR, LOCAL_CLASS, S3_CLASS, SOURCES
+from tallystick.jvm.classes import JAR, LOCAL_CLASS, S3_CLASS, SOURCES
 from tallystick.spark import parts
 from tallystick.spark.parts import jar_of_this_machine
 from tallystick.spark.session import JARS, settings_for
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-import build_checkpoints_jar
+import build_jar
 
 
 def test_it_was_built_from_these_sources() -> None:
-    said = build_checkpoints_jar.said(JAR)
-    assert said["Source-SHA-256"] == build_checkpoints_jar.digest(SOURCES), "python scripts/build_checkpoints_jar.py"
+    said = build_jar.said(JAR)
+    assert said["Source-SHA-256"] == build_jar.digest(SOURCES), "python scripts/build_jar.py"
 
 
 @pytest.mark.slow
 def test_built_again_it_is_the_same(tmp_path: Path) -> None:
-    compiler, noted = build_checkpoints_jar.compiler(), build_checkpoints_jar.said(JAR)["Build-Javac"]
+    compiler, noted = build_jar.compiler(), build_jar.said(JAR)["Build-Javac"]
     if compiler is None or compiler.split(".")[0] != noted.split(".")[0]:
         pytest.skip(f"it was built with javac {noted}, here is {compiler or 'none'}")
     again = tmp_path / "again.jar"
-    build_checkpoints_jar.build(again)
+    build_jar.build(again)
     assert content(again) == content(JAR)
 
 
@@ -42,7 +42,7 @@ def test_a_session_on_one_machine_has_it_once() -> None:
     assert settings_for("local[2]", {}, False, True)[JARS] == jar_of_this_machine()
     with_s3 = settings_for("local[2]", {}, False, True, ["spark-s3"])[JARS].split(",")
     assert [jar for jar in with_s3 if JAR.name in jar] == [str(JAR)]
-    assert settings_for("local[2]", {JARS: "/mine/tallystick-checkpoints.jar"}, False, True)[JARS].count(JAR.name) == 1
+    assert settings_for("local[2]", {JARS: "/mine/tallystick-jvm.jar"}, False, True)[JARS].count(JAR.name) == 1
     assert JARS not in settings_for("spark://master:7077", {}, False, True)
 
 

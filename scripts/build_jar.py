@@ -1,4 +1,4 @@
-"""Build the jar of our checkpoint file managers from the sources beside it: ``python scripts/build_checkpoints_jar.py``
+"""Build the jar of our classes in Spark's JVM from the sources beside it: ``python scripts/build_jar.py``
 
 Needs a ``javac``; who only runs jobs does not, because the jar is part of the package. The same sources and compiler
 give the same bytes: no times are kept. The manifest names the hash of the sources and the compiler's version.
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pyspark
 
-from tallystick.jvm.checkpoints import JAR, SOURCES
+from tallystick.jvm.classes import JAR, SOURCES
 
 RELEASE = "17"
 LONG_AGO = (1980, 1, 1, 0, 0, 0)

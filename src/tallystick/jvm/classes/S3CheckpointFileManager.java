@@ -30,7 +30,7 @@ import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileMana
  * </ol>
  *
  * Made by Spark, on the driver and on executors, for {@code spark.sql.streaming.checkpointFileManagerClass}. The jar
- * beside this file is built from it by scripts/build_checkpoints_jar.py.
+ * beside this file is built from it by scripts/build_jar.py.
  */
 public final class S3CheckpointFileManager implements CheckpointFileManager {
   private static final String PUT = "tallystick-put";
