@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import tallystick as ts
-from tallystick.jvm.classes import JAR, LOCAL_CLASS, S3_CLASS, SOURCES
+from tallystick.jvm.classes import JAR, LOCAL_CLASS, S3_CLASS, SLICES_CLASS, SOURCES
 from tallystick.spark import parts
 from tallystick.spark.parts import jar_of_this_machine
-from tallystick.spark.session import JARS, settings_for
+from tallystick.spark.session import EXTENSIONS, JARS, settings_for
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 import build_jar
@@ -44,6 +44,17 @@ def test_a_session_on_one_machine_has_it_once() -> None:
     assert [jar for jar in with_s3 if JAR.name in jar] == [str(JAR)]
     assert settings_for("local[2]", {JARS: "/mine/tallystick-jvm.jar"}, False, True)[JARS].count(JAR.name) == 1
     assert JARS not in settings_for("spark://master:7077", {}, False, True)
+
+
+def test_our_rule_for_the_planner_stands_behind_those_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SPARK_CONF_DIR", "SPARK_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    assert settings_for("local[2]", {}, False, True)[EXTENSIONS] == SLICES_CLASS
+    assert settings_for("local[2]", {EXTENSIONS: "a.B,c.D"}, False, True)[EXTENSIONS] == f"a.B,c.D,{SLICES_CLASS}"
+    assert EXTENSIONS not in settings_for("spark://master:7077", {}, False, True), "the jar is not there"
+    monkeypatch.setenv("SPARK_CONF_DIR", "/etc/spark")
+    assert EXTENSIONS not in settings_for("local[2]", {}, False, True), "what is set there would be lost"
+    assert settings_for("local[2]", {EXTENSIONS: "a.B"}, False, True)[EXTENSIONS] == f"a.B,{SLICES_CLASS}"
 
 
 def test_a_path_that_no_uri_has_goes_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,7 +124,7 @@ def settings_for(
     joined = {JAVA_OPTIONS: " ".join(options)} if options else {}
     joined |= _jars(conf, jvm_parts, _on_this_machine(master))
     if _on_this_machine(master):
-        joined[EXTENSIONS] = ",".join(dict.fromkeys([*_listed(conf.get(EXTENSIONS, "")), SLICES_CLASS]))
+        joined |= _extensions(conf)
     return {**DEFAULTS, **local, **conf, **joined}
 
 
@@ -136,6 +136,13 @@ def _jars(conf: Mapping[str, str], jvm_parts: Iterable[str], with_ours: bool) ->
     if with_ours and not any(jar.endswith(f"/{JAR.name}") for jar in jars):
         jars.append(jar_of_this_machine())
     return {JARS: ",".join(jars)} if jars else {}
+
+
+def _extensions(conf: Mapping[str, str]) -> dict[str, str]:
+    """Ours behind those of ``conf``. What files of Spark's may set is not known here: it stays, without ours."""
+    if EXTENSIONS not in conf and any(name in os.environ for name in ("SPARK_CONF_DIR", "SPARK_HOME")):
+        return {}
+    return {EXTENSIONS: ",".join(dict.fromkeys([*_listed(conf.get(EXTENSIONS, "")), SLICES_CLASS]))}
 
 
 def _listed(names: str) -> list[str]:
