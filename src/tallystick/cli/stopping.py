@@ -3,12 +3,17 @@
 The main thread sits in Spark's ``awaitTermination``. Raising there would leave the epoch half way: safe, because a
 restart settles it, but not clean. So the first signal only wakes a thread that lets the running epoch come to its end
 and then stops the query, upon which the main thread returns by itself. A second signal does not wait.
+
+The kernel may hand a signal to any thread. If that is not the main one, it sleeps on, and Python runs no handler before
+it wakes up: such a job would never stop. But whichever thread has it, Python writes the signal's number to a descriptor
+at once (``signal.set_wakeup_fd``), and that is what the stopping thread waits for.
 """
 
 from __future__ import annotations
 
 import _thread
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -38,16 +43,22 @@ class Stopper:
         self._told = told
         self._spark: SparkSession | None = None
         self._thread: threading.Thread | None = None
-        self._wake = threading.Event()
+        self._handled = False
+        self._arrived, self._writes = socket.socketpair()
+        self._writes.setblocking(False)
         self._before: dict[signal.Signals, Any] = {}
+        self._wakes_before = -1
 
     def __enter__(self) -> Stopper:
+        self._wakes_before = signal.set_wakeup_fd(self._writes.fileno(), warn_on_full_buffer=False)
         self._before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakes_before)
+        self._writes.close()  # the thread, if it still waits, ends
 
     def watch(self, spark: SparkSession) -> None:
         """From here on, queries of this session are stopped between two epochs."""
@@ -63,19 +74,22 @@ class Stopper:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         """In the main thread. No call to the JVM from here: it may be in the middle of one."""
-        if self.asked or self._spark is None:
+        if self._handled or self._spark is None:
             raise KeyboardInterrupt
-        self.asked = True
-        self._wake.set()
+        self._handled = self.asked = True
 
     def _stop_when_asked(self, spark: SparkSession) -> None:
         from tallystick.spark.stopping import stop_after_epoch
 
-        self._wake.wait()
+        while not (arrived := self._arrived.recv(1)) or arrived[0] not in SIGNALS:
+            if not arrived:
+                return
+        self.asked = True
         self._told()
         queries = _queries(spark)
-        if not queries:
-            _thread.interrupt_main()  # between two restarts: there is nothing to wait for
+        if not queries:  # between two restarts: there is nothing to wait for
+            self._handled = True
+            _thread.interrupt_main()
         for query in queries:
             stop_after_epoch(query)
 
