@@ -11,6 +11,7 @@ import numpy as np
 from kafka_work import broker, epochs_of, kafka_session, make_topic, start
 from machine import spread
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 CONTESTANTS = ("spark", "tallystick", "tallystick-sliced")
 COUNTS = (2, 16, 32, 64)
@@ -21,18 +22,17 @@ WARM_UP = 40
 ROUNDS = 2
 
 
-def run(spark: SparkSession, folder: Path, address: str, contestant: str, count: int) -> list[float]:
+def start_few(spark: SparkSession, folder: Path, address: str, contestant: str, count: int) -> StreamingQuery:
+    """Epochs of few rows in so many partitions of the source, or slices, one right after the other."""
     reader = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS_PER_EPOCH)
     rows = reader.option("numPartitions", count).load().selectExpr("CAST(value AS STRING) AS value")
     sink, _, sliced = contestant.partition("-")
-    query = start(
-        sink,
-        rows.coalesce(count) if sliced else rows,
-        address,
-        make_topic(address),
-        folder / "ck",
-        processingTime="0 seconds",
-    )
+    asked = rows.coalesce(count) if sliced else rows
+    return start(sink, asked, address, make_topic(address), folder / "ck", processingTime="0 seconds")
+
+
+def run(spark: SparkSession, folder: Path, address: str, contestant: str, count: int) -> list[float]:
+    query = start_few(spark, folder, address, contestant, count)
     while query.isActive and len(epochs_of(query)) < EPOCHS:
         query.awaitTermination(1)
     done = epochs_of(query)[WARM_UP:EPOCHS]

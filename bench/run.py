@@ -13,6 +13,7 @@ import broadcast_rules
 import databases
 import databases_memory
 import epoch_cost
+import kafka_clocks
 import kafka_latency
 import kafka_slices
 import kafka_throughput
@@ -42,6 +43,7 @@ OWN_SESSION = {
     "applied-memory": applied_memory.measure,
     "recovery": recovery.measure,
     "kafka-throughput": kafka_throughput.measure,
+    "kafka-clocks": kafka_clocks.measure,
     "kafka-latency": kafka_latency.measure,
     "kafka-slices": kafka_slices.measure,
     "receiver-log": receiver_log.measure,
