@@ -15,7 +15,11 @@ from pyspark.sql import DataFrame, SparkSession
 from tallystick.spark.collected import Collect, by_one_call, by_printed_rows, collector
 
 PROPERTY = "tallystick.test"
-WAYS = pytest.mark.parametrize("way", [by_one_call, by_printed_rows])
+
+
+@pytest.fixture(params=["by one call", "by printed rows"])
+def way(request: pytest.FixtureRequest, spark: SparkSession) -> Collect:
+    return by_one_call(spark) if request.param == "by one call" else by_printed_rows
 
 
 def in_an_epoch(spark: SparkSession, folder: Path, rows_per_task: int, look: Callable[[DataFrame], Any]) -> Any:
@@ -39,21 +43,18 @@ def in_an_epoch(spark: SparkSession, folder: Path, rows_per_task: int, look: Cal
 
 
 def test_a_session_of_ours_has_the_class(spark: SparkSession) -> None:
-    assert collector(spark) is by_one_call
+    assert collector(spark) is not by_printed_rows
 
 
-@WAYS
 def test_one_value_of_each_task_comes_back(spark: SparkSession, tmp_path: Path, way: Collect) -> None:
     found = in_an_epoch(spark, tmp_path, 1, lambda batch: way(batch, {}))
     assert sorted(found, key=lambda one: one["n"]) == [{"n": number, "said": "Grüße, 世界"} for number in range(3)]
 
 
-@WAYS
 def test_tasks_without_a_row_hand_back_nothing(spark: SparkSession, tmp_path: Path, way: Collect) -> None:
     assert in_an_epoch(spark, tmp_path, 1, lambda batch: way(batch.where("result = ''"), {})) == []
 
 
-@WAYS
 def test_properties_hold_for_this_job_alone(spark: SparkSession, tmp_path: Path, way: Collect) -> None:
     def look(batch: DataFrame) -> tuple[Any, Any]:
         def say(_: Any) -> Any:
@@ -70,7 +71,6 @@ def test_properties_hold_for_this_job_alone(spark: SparkSession, tmp_path: Path,
     assert in_an_epoch(spark, tmp_path, 1, look) == (["this one"] * 3, "")
 
 
-@WAYS
 def test_properties_are_gone_after_a_failure_too(spark: SparkSession, tmp_path: Path, way: Collect) -> None:
     def look(batch: DataFrame) -> Any:
         with pytest.raises((PySparkException, Py4JError), match="no good row"):
@@ -83,7 +83,7 @@ def test_properties_are_gone_after_a_failure_too(spark: SparkSession, tmp_path: 
 def test_two_values_of_one_task_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     def look(batch: DataFrame) -> bool:
         with pytest.raises((PySparkException, Py4JError), match="a slice has voted twice"):
-            by_one_call(batch, {})
+            by_one_call(spark)(batch, {})
         return True
 
     assert in_an_epoch(spark, tmp_path, 2, look)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from typing import Any
 
@@ -86,6 +87,25 @@ def test_no_batch_is_larger_than_it_may_be_unless_one_record_is() -> None:
     assert len(found) < 2 * sum(len(value or b"") + len(key or b"") for value, key, _ in given) / 5000
     [alone, _] = made(records([(b"x" * 9000, None, []), (b"y", None, [])]), 5000)
     assert len(alone) > 9000 + HEAD_BYTES
+
+
+@given(st.lists(rows, max_size=80), st.lists(st.integers(1, 79)), st.sampled_from([300, 1_000_000]), st.booleans())
+def test_another_batch_begins_at_every_cut(
+    given: list[Row], drawn: list[int], batch_bytes: int, one_by_one: bool
+) -> None:
+    """As if the records between two cuts had been given alone."""
+    cuts, whole = sorted(cut for cut in set(drawn) if cut < len(given)), records(given)
+    before, batches.FEW = batches.FEW, 10_000 if one_by_one else 0
+    try:
+        found = list(bodies(whole, batch_bytes, cuts))
+        alone = [
+            (first + body.first, first + body.largest, body.count, body.records.to_pybytes())
+            for first, last in itertools.pairwise([0, *cuts, len(given)])
+            for body in bodies(whole.slice(first, last - first), batch_bytes)
+        ]
+    finally:
+        batches.FEW = before
+    assert [(body.first, body.largest, body.count, body.records.to_pybytes()) for body in found] == alone
 
 
 def test_the_same_batch_from_another_producer() -> None:

@@ -92,7 +92,7 @@ def sender(expected: tuple[int, int] | None = None, **options: str) -> Sender:
 
 def put(one: Sender, *places: Place) -> None:
     for place in places:
-        one.put(place, Body(1, pa.py_buffer(b"record"), 0), PLAIN, b"key", 6)
+        one.put(place, Body(1, pa.py_buffer(b"record"), 0, 0), PLAIN, b"key", 6)
 
 
 @pytest.mark.parametrize(("look_s", "pause_ms"), [(0.03, "5"), (0.0, "1")])

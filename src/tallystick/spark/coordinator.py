@@ -51,7 +51,7 @@ from tallystick.spark.collected import Collect, by_printed_rows, collector
 from tallystick.spark.input_files import missing_files
 from tallystick.spark.offsets import read_offsets
 from tallystick.spark.outputs import Output, is_flat
-from tallystick.spark.prepare import prepare_slices, voting
+from tallystick.spark.prepare import group_of, prepare_slices, voting
 from tallystick.spark.rulebook import Declared, Rulebook
 from tallystick.spark.slice_writer import DEAD_LETTERS
 from tallystick.spark.slices import Assignment, SliceTask
@@ -96,6 +96,7 @@ class Coordinator:
         self.journal = journal
         self.failure: BaseException | None = None
         self._votes: DataFrame | None = None
+        self._group: str | None = None
         self._read = SourceOffsets()
         self._rules = Rulebook(plan.broadcasts, plan.checkpoint, journal.store)
         self._decided: SourceOffsets | None = None
@@ -269,7 +270,9 @@ class Coordinator:
         decided = command.decided or None
         work = Assignment(command.attempt, command.write, self._read.digest, self._stamps.first_us(), decided)
         spark = self._votes.sparkSession
-        votes, seen = prepare_slices(self._votes, self._collect, work, self.plan.timeout_s, self._carried(spark, epoch))
+        self._group = self._group or group_of(spark)
+        carried = self._carried(spark, epoch)
+        votes, seen = prepare_slices(self._votes, self._collect, work, self.plan.timeout_s, self._group, carried)
         self._batching.saw(spark, seen)
         self._slicing.saw(spark, seen)
         self._clock.lap("prepare")

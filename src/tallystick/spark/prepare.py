@@ -36,20 +36,25 @@ def voting(rows: DataFrame, outputs: Sequence[Output], task: SliceTask, slots: i
 
 
 def prepare_slices(
-    votes: DataFrame, collect: Collect, work: Assignment, timeout_s: float, carried: Mapping[str, str] | None = None
+    votes: DataFrame,
+    collect: Collect,
+    work: Assignment,
+    timeout_s: float,
+    group: str | None,
+    carried: Mapping[str, str] | None = None,
 ) -> tuple[tuple[Vote, ...], list[Seen]]:
     """Driver: evaluate the epoch once. Returns a vote per slice and sink, in slice order, and what each task saw.
 
     ``votes`` is an epoch of the query that `voting` made. Spark hands over exactly one result per task, whatever was
-    retried or run twice, so the votes name exactly one transaction per slice. After ``timeout_s`` the Spark job is
-    cancelled. ``carried`` are further local properties for the tasks.
+    retried or run twice, so the votes name exactly one transaction per slice. After ``timeout_s`` the Spark jobs of
+    ``group`` (`group_of`) are cancelled. ``carried`` are further local properties for the tasks.
     """
     epoch = work.attempt.epoch
-    with _cancelled_after(votes.sparkSession, timeout_s) as late:
+    with _cancelled_after(votes.sparkSession, timeout_s, group) as late:
         try:
             results: list[Any] = collect(votes, {Assignment.PROPERTY: work.to_text(), **(carried or {})})
         except (PySparkException, Py4JError) as failure:
-            await_tasks(votes.sparkSession, group_of(votes.sparkSession))
+            await_tasks(votes.sparkSession, group)
             if late.is_set():
                 raise PrepareError(
                     f"epoch {epoch} was cancelled: it was not prepared within the checkpoint's timeout of "
@@ -64,16 +69,15 @@ def prepare_slices(
 
 
 def group_of(spark: SparkSession) -> str | None:
-    """Driver, inside an epoch: the group of its Spark jobs, which is the query's run."""
+    """Driver, inside an epoch: the group of its Spark jobs, which is the query's run: the same one in every epoch."""
     return spark.sparkContext.getLocalProperty("spark.jobGroup.id")
 
 
 @contextmanager
-def _cancelled_after(spark: SparkSession, timeout_s: float) -> Iterator[threading.Event]:
+def _cancelled_after(spark: SparkSession, timeout_s: float, group: str | None) -> Iterator[threading.Event]:
     """Cancel this epoch's Spark jobs when the time is up. The event says that this happened."""
     late = threading.Event()
     context = spark.sparkContext
-    group = group_of(spark)
 
     def cancel() -> None:
         late.set()

@@ -6,7 +6,6 @@ they belong to (`placement.py`). What becomes of a batch is the sender's busines
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -157,9 +156,10 @@ class ArrowProducer(Producer):
         """To the sender, in batches for their partitions."""
         if not len(records):
             return
-        for partition, some in self._by_partition(records):
-            for body in bodies(some, self._settings.batch_bytes):
-                self._sender.put((records.topic, partition), body, self._compression, *_of(some, body.largest))
+        ordered, places, cuts = self._by_partition(records)
+        for body in bodies(ordered, self._settings.batch_bytes, cuts):
+            place = (records.topic, int(places[body.first]))
+            self._sender.put(place, body, self._compression, *_of(ordered, body.largest))
 
     def _put_token(self, *behind: bytes) -> None:
         """The token that waits, if any, and what is to come right behind it."""
@@ -169,21 +169,18 @@ class ArrowProducer(Producer):
         place, values = self._token_place(topic, key), (first, *behind)
         self._first_token = self._first_token or place
         laid_out = pa.py_buffer(b"".join(one_record(number, value, key) for number, value in enumerate(values)))
-        self._sender.put(place, Body(len(values), laid_out, 0), UNCOMPRESSED, key, len(first))
+        self._sender.put(place, Body(len(values), laid_out, 0, 0), UNCOMPRESSED, key, len(first))
 
     def _token_place(self, topic: str, key: bytes) -> tuple[str, int]:
         return topic, place_of(key, len(self._sender.partitions(topic)))
 
-    def _by_partition(self, records: Records) -> Iterator[tuple[int, Records]]:
+    def _by_partition(self, records: Records) -> tuple[Records, np.ndarray[Any, np.dtype[np.int32]], list[int]]:
+        """Those of one partition together, in their order; the partition of each, and where another one begins."""
         places = self._places(records)
-        if (places == places[0]).all():
-            yield int(places[0]), records
-            return
-        order = np.argsort(places, kind="stable")
-        ordered, sorted_places = records.take(pa.array(order)), places[order]
-        starts = np.concatenate(([0], np.flatnonzero(np.diff(sorted_places)) + 1, [len(order)]))
-        for first, last in itertools.pairwise(starts):
-            yield int(sorted_places[first]), ordered.slice(int(first), int(last - first))
+        if not (places == places[0]).all():
+            order = np.argsort(places, kind="stable")
+            records, places = records.take(pa.array(order)), places[order]
+        return records, places, (np.flatnonzero(np.diff(places)) + 1).tolist()
 
     def _places(self, records: Records) -> np.ndarray[Any, np.dtype[np.int32]]:
         """The partition of each record."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -27,7 +27,7 @@ from tallystick.kafka.clients import checksums
 from tallystick.sinks.kafka.producer import Records, named
 
 HEAD_BYTES = 61
-FEW = 32
+FEW = 100
 """So many records are made one by one sooner than all at once."""
 RECORD_HEAD_BYTES = 26
 """At the most: what a record has beside key, value and headers."""
@@ -39,27 +39,32 @@ Compress: TypeAlias = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Body:
-    """Records of one batch, not compressed yet; ``largest`` is the place of the largest one among those given."""
+    """Records of one batch, not compressed yet; ``first`` and ``largest`` are places among those given."""
 
     count: int
     records: pa.Buffer
+    first: int
     largest: int
 
 
-def bodies(records: Records, batch_bytes: int) -> Iterator[Body]:
-    """The records in their order, in as many batches as it takes for none to be larger, if its records allow that."""
+def bodies(records: Records, batch_bytes: int, cuts: Sequence[int] = ()) -> Iterator[Body]:
+    """The records in their order, in as many batches as it takes for none to be larger, if its records allow that.
+
+    At each of the ``cuts``, rising places among them, another batch begins: so the records of many partitions are laid
+    out as fast as those of one.
+    """
     if not len(records):
         return
     values, keys = binary(records.value), None if records.key is None else binary(records.key)
     tails = None if records.headers is None else _headers(records.topic, records.headers)
     sizes = _sizes(values) + (0 if keys is None else _sizes(keys)) + (0 if tails is None else _sizes(tails))
-    starts = _starts(sizes + RECORD_HEAD_BYTES, batch_bytes - HEAD_BYTES)
+    starts = _starts(sizes + RECORD_HEAD_BYTES, batch_bytes - HEAD_BYTES, cuts)
     lay = _one_by_one if len(records) <= FEW else _all_at_once
     joined, ends = lay(values, keys, tails, starts)
     for first, last in itertools.pairwise(starts):
         begin, end = int(ends[first]), int(ends[last])
         largest = int(first) + int(np.argmax(sizes[first:last]))
-        yield Body(int(last - first), joined.slice(begin, end - begin), largest)
+        yield Body(int(last - first), joined.slice(begin, end - begin), int(first), largest)
 
 
 def record_bytes(records: Records) -> Numbers:
@@ -167,13 +172,14 @@ def _missing(values: pa.Array) -> Any:
     return values.is_null().to_numpy(zero_copy_only=False)
 
 
-def _starts(sizes: Numbers, limit: int) -> Numbers:
+def _starts(sizes: Numbers, limit: int, cuts: Sequence[int]) -> Numbers:
     """Where each batch begins, and where the last one ends."""
     total = np.concatenate(([0], np.cumsum(sizes)))
     found = [0]
-    while found[-1] < len(sizes):
-        fitting = int(np.searchsorted(total, total[found[-1]] + limit, "right")) - 1
-        found.append(max(fitting, found[-1] + 1))
+    for cut in (*cuts, len(sizes)):
+        while found[-1] < cut:
+            fitting = int(np.searchsorted(total, total[found[-1]] + limit, "right")) - 1
+            found.append(min(max(fitting, found[-1] + 1), cut))
     return np.array(found, np.int64)
 
 
