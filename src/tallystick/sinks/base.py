@@ -24,7 +24,7 @@ pre-committed for one slice; only the one whose vote arrived is decided on, the 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
@@ -169,6 +169,13 @@ class TransactionalSink(Sink, Generic[T]):
 
         A small JSON value; it goes into the journal, so no secrets in it.
         """
+
+    def pre_commit_all(self, transactions: Sequence[T]) -> Iterator[Json]:
+        """Those of several slices of one task, in order. Override it to have many under way at once.
+
+        What it has given is pre-committed; if it fails, the others are rolled back.
+        """
+        return map(self.pre_commit, transactions)
 
     @abstractmethod
     def rollback(self, transaction: T) -> None:

@@ -116,14 +116,15 @@ class Coordinator:
         plan = self.plan
         flat = is_flat(plan.outputs)
         sinks = tuple((output.name, plan.sinks[output.name]) for output in plan.outputs)
-        task = SliceTask(plan.job_id, sinks, flat, plan.epoch_s, os.getpid(), plan.sinks.get(DEAD_LETTERS))
         self._batching = Batching(adapts=may_adapt(rows))
         self._slicing = Slicing.of(rows)
+        letters, grouped = plan.sinks.get(DEAD_LETTERS), self._slicing.grouped
+        task = SliceTask(plan.job_id, sinks, flat, plan.epoch_s, os.getpid(), letters, grouped)
         self._collect = collector(rows.sparkSession)
-        return voting(rows, plan.outputs, task, self._slicing.slots)
+        return voting(rows, plan.outputs, task, self._slicing.tasks)
 
     def first_slices(self) -> int | None:
-        """After `query`: how many its first epoch is to have; None if that is not for us to say."""
+        """After `query`: how many its first epoch is to have; None if the plan has them already."""
         return self._slicing.first(self.journal)
 
     def run_epoch(self, votes: DataFrame, epoch: int) -> None:

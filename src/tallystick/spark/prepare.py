@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
 
 from tallystick.errors import PrepareError, RowRefusedError, SinkError
 from tallystick.records import Vote
@@ -24,15 +25,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def voting(rows: DataFrame, outputs: Sequence[Output], task: SliceTask, slots: int | None = None) -> DataFrame:
-    """Driver, once per query: the streaming query whose rows are votes, one row per slice.
+def voting(rows: DataFrame, outputs: Sequence[Output], task: SliceTask, tasks: int | None = None) -> DataFrame:
+    """Driver, once per query: the streaming query whose rows are votes, one row per task.
 
     Writing is the last step of the query itself, so that Spark plans an epoch once. A query of our own on each epoch's
-    rows would be planned on top, and every row would be copied from the one into the other. ``slots`` is how many
-    slices there are at the most, if that is for us to say (`slicing`).
+    rows would be planned on top, and every row would be copied from the one into the other. ``tasks`` is how many
+    there are at the most, if that is for us to say (`slicing`). If they are to tell their slices apart
+    (``task.grouped``), each row says which partition it was in before tasks took several of them.
     """
-    shaped = rows.select(*projection(rows, outputs))
-    return (shaped if slots is None else shaped.coalesce(slots)).mapInArrow(task, VOTE_SCHEMA)
+    shaped = rows.select(*projection(rows, outputs), *([F.spark_partition_id()] if task.grouped else []))
+    return (shaped if tasks is None else shaped.coalesce(tasks)).mapInArrow(task, VOTE_SCHEMA)
 
 
 def prepare_slices(

@@ -57,6 +57,7 @@ class SliceWriter:
         self._context = context
         self._wanted = wanted
         self._open: Any = None
+        self._committable: Json = None
         self._fingerprint = Fingerprint()
         self._known: dict[int, list[str]] = {}
         for why, hashes in (known or {}).items():
@@ -95,13 +96,11 @@ class SliceWriter:
             ) from None
 
     def vote(self) -> Vote:
-        killpoints.reach("before-pre-commit", self._context.attempt.epoch)
-        committable: Json = None
-        if self._open is not None:
-            committable = self._sink.pre_commit(self._open)
-            self._open = None
+        return vote_all([self])[0]
+
+    def _voted(self) -> Vote:
         refused = {why: tuple(sorted(hashes)) for why, hashes in sorted(self._refused.items())}
-        return Vote(self._context.sink, self._context.slice, self._fingerprint, committable, refused)
+        return Vote(self._context.sink, self._context.slice, self._fingerprint, self._committable, refused)
 
     def give_up(self) -> None:
         if self._open is not None:
@@ -140,6 +139,18 @@ class SliceWriter:
         for place, why in zip(places, reasons, strict=True):
             self._refused.setdefault(why, []).append(int(marks[place]))
         yield Refused(self._context, taken, marks[places], reasons, first)
+
+
+def vote_all(writers: Sequence[SliceWriter]) -> list[Vote]:
+    """The votes of several slices of one sink, in order: pre-committed together."""
+    for writer in writers:
+        killpoints.reach("before-pre-commit", writer._context.attempt.epoch)
+    holding = [writer for writer in writers if writer._open is not None]
+    if holding:
+        committables = holding[0]._sink.pre_commit_all([writer._open for writer in holding])
+        for writer, committable in zip(holding, committables, strict=True):
+            writer._committable, writer._open = committable, None
+    return [writer._voted() for writer in writers]
 
 
 def _sum(marks: Hashes) -> int:

@@ -1,4 +1,4 @@
-"""Executor side: one task writes one slice of every sink, and votes.
+"""Executor side: one task writes its slices of every sink, mostly one of each, and votes.
 
 `SliceTask` is the last step of the streaming query: ``mapInArrow`` runs it, and what comes out of the query are votes.
 It is pickled to the workers once per query, so it holds values only, and only those that stay the same; which attempt
@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
@@ -22,6 +23,7 @@ from tallystick.errors import EpochError
 from tallystick.records import Attempt, Fingerprint, Parts, Vote
 from tallystick.sinks.base import SliceContext, TransactionalSink
 from tallystick.spark.slice_writer import DEAD_LETTERS, SliceWriter
+from tallystick.spark.task_slices import Slice, TaskSlices
 
 VOTE_SCHEMA = "result string"
 """A JSON text per task: ``votes``, and ``rows`` and ``bytes`` that it was handed (`batching`), which are no vote."""
@@ -78,6 +80,8 @@ class SliceTask:
     epoch_s: float
     driver_pid: int
     letters: TransactionalSink[Any] | None = None
+    grouped: bool = False
+    """A task has several slices: the last column says which one a row is of."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task = TaskContext.get()
@@ -85,36 +89,56 @@ class SliceTask:
             raise EpochError("a slice can only be written inside a Spark task")
         work = Assignment.of(task)
         killpoints.driver_is(self.driver_pid)
-        outputs = [self._writer(name, sink, task, work) for name, sink in self.sinks]
-        letters = None if self.letters is None else self._writer(DEAD_LETTERS, self.letters, task, work)
-        writers = [*outputs, *([] if letters is None else [letters])]
+        slices = TaskSlices(lambda number: self._slice(number, task, work))
         rows_seen = bytes_seen = 0
         try:
+            if not self.grouped:
+                slices.taking(task.partitionId(), 0)  # one without rows votes, too
             for batch in batches:
                 rows_seen, bytes_seen = rows_seen + batch.num_rows, bytes_seen + batch.nbytes
-                for writer, (rows, hashes) in zip(outputs, self._split(batch), strict=True):
-                    for refused in writer.write(rows, hashes):
-                        if letters is not None:
-                            letters.write_letters(refused)
+                for number, some in self._by_slice(batch, task.partitionId()):
+                    self._write(slices.taking(number, some.nbytes), some)
             killpoints.reach("after-write", work.attempt.epoch)
-            votes = [writer.vote() for writer in writers]
+            votes = slices.votes()
         except BaseException:
-            for writer in writers:
-                writer.give_up()
+            slices.give_up()
             raise
         killpoints.reach("after-pre-commit", work.attempt.epoch)
         _spare_the_collector()
         result = {"votes": [vote.to_json() for vote in votes], "rows": rows_seen, "bytes": bytes_seen}
         yield pa.RecordBatch.from_pydict({"result": [json.dumps(result)]})
 
-    def _writer(self, name: str, sink: TransactionalSink[Any], task: TaskContext, work: Assignment) -> SliceWriter:
-        number, try_ = task.partitionId(), task.taskAttemptId()
+    def _by_slice(self, batch: pa.RecordBatch, task: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """The rows of each slice, in their order."""
+        if not self.grouped:
+            yield task, batch
+            return
+        last = batch.num_columns - 1
+        numbers, rows = batch.column(last).to_numpy(), batch.select(range(last))
+        starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist()] if len(numbers) else []
+        for first, end in zip(starts, [*starts[1:], len(numbers)], strict=True):
+            yield int(numbers[first]), rows.slice(first, end - first)
+
+    def _write(self, one: Slice, batch: pa.RecordBatch) -> None:
+        for writer, (rows, hashes) in zip(one.outputs, self._split(batch), strict=True):
+            for refused in writer.write(rows, hashes):
+                if one.letters is not None:
+                    one.letters.write_letters(refused)
+
+    def _slice(self, number: int, task: TaskContext, work: Assignment) -> Slice:
+        outputs = [self._writer(name, sink, number, task, work) for name, sink in self.sinks]
+        letters = None if self.letters is None else self._writer(DEAD_LETTERS, self.letters, number, task, work)
+        return Slice(number, outputs, letters)
+
+    def _writer(
+        self, name: str, sink: TransactionalSink[Any], number: int, task: TaskContext, work: Assignment
+    ) -> SliceWriter:
         context = SliceContext(
             self.job_id,
             work.attempt,
             name,
             number,
-            try_,
+            task.taskAttemptId(),
             self.epoch_s,
             work.read,
             work.stamp_us,

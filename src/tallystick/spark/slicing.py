@@ -8,12 +8,15 @@ partitions of the source, one after the other.
     where executors are, and those change.
 2.  *Only where no step moves rows between tasks.* A shuffle has its own number of partitions, and state is bound to it.
 3.  *Who wants another number says so*, with ``repartition`` or ``coalesce`` in the query's own steps: then it stays.
+    While epochs are small such slices share tasks, though: as many tasks as processors, each with several slices
+    (*grouped*). Rows say which partition they were in, so slices are the same ones however tasks share them.
 4.  *Small epochs have as many as there are processors*, where that is fewer than task slots. More slots than processors
     help a large epoch: one task can work while another one waits. In a small one they only cost time of the processors.
     After a few small epochs the next one has fewer slices, after a large one more. The number for the next epoch goes
     to Spark's planner as a setting of the query's session (``SliceCount.java``).
 5.  *A replay has the number of the epoch that was decided*, so that its slices are the same ones, also with another
-    number of task slots: a job that starts takes the number of its newest decision for its first epoch.
+    number of task slots: a job that starts takes the number of its newest decision for its first epoch. Grouped slices
+    need no such care.
 """
 
 from __future__ import annotations
@@ -39,15 +42,23 @@ SMALL_BYTES = 4 << 20
 """Of a whole epoch. Measured were 350 rows, where fewer slices are better, and a million, where more are; the line
 between them is not."""
 EPOCHS_REMEMBERED = 4
+UNGROUPED = 1 << 20
+"""Tasks of a large epoch whose slices are named: more than it has, so that each slice is a task and Spark can start the
+next one wherever one has ended."""
 
 
 def slots_of(rows: DataFrame) -> int | None:
-    """Driver, before the start: how many slices of this query can be written at once; None if the number is not ours to
-    choose (essay 1 to 3)."""
+    """Driver, before the start: how many tasks of this query can run at once; None if the number of its tasks is not
+    ours to choose (essay 1 and 2)."""
     context = rows.sparkSession.sparkContext
-    if not (context.master or "").startswith("local") or not steps_of(rows) <= STATELESS - MOVING:
+    if not (context.master or "").startswith("local") or not steps_of(rows) <= STATELESS:
         return None
     return int(context.defaultParallelism)
+
+
+def names_slices(rows: DataFrame) -> bool:
+    """Driver, before the start: whether the query says itself how many slices it has (essay 3)."""
+    return not steps_of(rows).isdisjoint(MOVING)
 
 
 def processors() -> int:
@@ -56,12 +67,17 @@ def processors() -> int:
 
 
 class Slicing:
-    """Driver: the slices of one query's next epoch. Give it every epoch's `Seen`."""
+    """Driver: the slices of one query's next epoch. Give it every epoch's `Seen`.
 
-    def __init__(self, slots: int | None, follows: bool) -> None:
-        self.slots = slots
+    ``slots`` are those of `slots_of`, ``follows`` says that the planner takes a number from us for each epoch, and
+    ``named`` that the query names the number of its slices.
+    """
+
+    def __init__(self, slots: int | None, follows: bool, named: bool = False) -> None:
+        self.grouped = named and follows and slots is not None
+        self.tasks = UNGROUPED if self.grouped else None if named else slots
         self._few = min(slots or 0, max(2, processors()))
-        self._follows = follows and slots is not None
+        self._follows = follows and self.tasks is not None
         self._small: deque[bool] = deque(maxlen=EPOCHS_REMEMBERED)
         self._now: int | None = None
 
@@ -69,7 +85,7 @@ class Slicing:
     def of(cls, rows: DataFrame) -> Slicing:
         """For a query of these rows."""
         extensions = rows.sparkSession.conf.get("spark.sql.extensions", "") or ""
-        return cls(slots_of(rows), SLICES_CLASS in extensions.split(","))
+        return cls(slots_of(rows), SLICES_CLASS in extensions.split(","), names_slices(rows))
 
     def saw(self, spark: SparkSession, slices: Sequence[Seen]) -> None:
         """``spark`` is the session of the query, which plans each epoch by the settings that it finds there."""
@@ -78,14 +94,14 @@ class Slicing:
         rows, size = sum(seen.rows for seen in slices), sum(seen.bytes for seen in slices)
         self._small.append(rows <= SMALL_ROWS and size <= SMALL_BYTES)
         all_small = len(self._small) == EPOCHS_REMEMBERED and all(self._small)
-        wanted = self._few if all_small else self.slots
+        wanted = self._few if all_small else self.tasks
         if wanted != self._now:
             self._now = wanted
             spark.conf.set(SLICES, str(wanted))
 
     def first(self, journal: Journal) -> int | None:
         """Of the first epoch after a start: those of the newest decision (essay 5); None if there is none."""
-        if self.slots is None:
+        if self.tasks is None or self.grouped:
             return None
         newest = [(record.attempt.epoch, len({vote.slice for vote in record.votes})) for record in journal.records()]
         return max(((epoch, count) for epoch, count in newest if count), default=(0, None))[1]

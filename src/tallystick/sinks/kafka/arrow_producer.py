@@ -55,6 +55,7 @@ class ArrowProducer(Producer):
         self._gathered_bytes: Counter[str] = Counter()
         self._waiting_token: tuple[str, bytes, bytes] | None = None
         self._first_token: tuple[str, int] | None = None
+        self._all_sent = False
         self._spread_bytes, self._spread_from = 0, random.randrange(1 << 30)
 
     @property
@@ -98,15 +99,21 @@ class ArrowProducer(Producer):
             self._stage(topic)
         self._sender.wait()
 
-    def finish(self, topic: str, key: bytes, second: Callable[[Position | None], bytes]) -> Position:
+    def hurry(self, topic: str, key: bytes, second: Callable[[Position | None], bytes]) -> None:
         """All in one request, if it is for one broker and there is one batch for each partition."""
         if self._waiting_token is None or self._sender.anything_sent:
-            return super().finish(topic, key, second)
+            return
         for name in list(self._gathered):
             self._stage(name)
-        if not self._sender.fits_one_request(self._token_place(topic, key)):
+        if self._sender.fits_one_request(self._token_place(topic, key)):
+            self._put_token(second(None))
+            self._all_sent = True
+            self._sender.exchange(0)
+
+    def finish(self, topic: str, key: bytes, second: Callable[[Position | None], bytes]) -> Position:
+        self.hurry(topic, key, second)
+        if not self._all_sent:
             return super().finish(topic, key, second)
-        self._put_token(second(None))
         self._sender.wait()
         return self.first_token()
 

@@ -115,6 +115,9 @@ class Producer(ABC):
     def first_token(self) -> Position:
         """After `wait`: where the first token is."""
 
+    def hurry(self, topic: str, key: bytes, second: Callable[[Position | None], bytes]) -> None:
+        """No more records come, and `finish` is going to be called with the same: begin what it will wait for."""
+
     def finish(self, topic: str, key: bytes, second: Callable[[Position | None], bytes]) -> Position:
         """`wait`, and then send the second token, which ``second`` makes when it is told where the first one is.
 
