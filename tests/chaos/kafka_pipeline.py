@@ -15,7 +15,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,7 +39,8 @@ HELD_AT_MOST_S = 120.0
 
 @dataclass(frozen=True)
 class Plan:
-    """``counts``: a running count per key (with a shuffle and state) instead of the records as they are."""
+    """``counts``: a running count per key (with a shuffle and state) instead of the records as they are; ``slices``: so
+    many of them, by key, which share the tasks that there are slots for."""
 
     folder: str
     servers: str
@@ -48,6 +49,7 @@ class Plan:
     epochs: int
     mode: str = "exactly-once"
     counts: bool = False
+    slices: int = 0
     restarts: int = 0
     holds: tuple[str, ...] = ()
     master: str = "local[2]"
@@ -180,12 +182,17 @@ def as_they_are(rows: DataFrame) -> DataFrame:
     return rows.select("key", "value")
 
 
+def in_slices(count: int) -> Callable[[DataFrame], DataFrame]:
+    return lambda rows: as_they_are(rows).repartition(count, "key")
+
+
 def job(plan: Plan) -> ts.Job:
     folder = Path(plan.folder)
+    passed = in_slices(plan.slices) if plan.slices else as_they_are
     return ts.Job(
         NAME,
         source=ts.sources.Kafka(plan.servers, plan.source, max_records_per_epoch=PER_EPOCH),
-        steps=count_per_key if plan.counts else as_they_are,
+        steps=count_per_key if plan.counts else passed,
         output_mode="update" if plan.counts else "append",
         sink=HeldKafka(plan.servers, plan.target, holds=Holds(plan.folder, plan.holds)),
         checkpoint=ts.Checkpoint(folder / "checkpoint", interval="0s", timeout="3m"),

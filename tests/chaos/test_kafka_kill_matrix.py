@@ -23,15 +23,22 @@ from tallystick.sinks.kafka.sink import SWEEP_EVERY_S
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 
 WEAKER_MODES_KILLS = ("inside-commit@1",)
+SLICES = 5
+"""Of the job whose workers are killed: two or three transactions for each of its two tasks."""
 NAMES_AT_MOST = 16
-"""Two workers, each with a name in use and a few ahead, and as many for workers that outlive their driver by a moment.
-Not one per epoch, and not one per kill."""
+"""Two workers, each with a few names in use, and as many for workers that outlive their driver by a moment. Not one per
+epoch, and not one per kill."""
 
 
 def killed_at_each(
-    kafka: Kafka | Elsewhere, folder: Path, kills: Sequence[str], mode: str = "exactly-once", counts: bool = False
+    kafka: Kafka | Elsewhere,
+    folder: Path,
+    kills: Sequence[str],
+    mode: str = "exactly-once",
+    counts: bool = False,
+    slices: int = 0,
 ) -> Findings:
-    campaign = Campaign(kafka.address, folder, epochs_for(kills), mode=mode, counts=counts)
+    campaign = Campaign(kafka.address, folder, epochs_for(kills), mode=mode, counts=counts, slices=slices)
     with campaign.follower() as follower:
         campaign.killed_at_each(kills)
         found = campaign.findings(follower)
@@ -47,7 +54,8 @@ def test_the_matrix_has_every_kill_point() -> None:
 def test_exactly_once_neither_loses_nor_repeats_at_any_point(
     kafka: Kafka | Elsewhere, tmp_path: Path, where: str
 ) -> None:
-    found = killed_at_each(kafka, tmp_path / "job", KILLS[where], counts=where == "driver")
+    slices = 0 if where == "driver" else SLICES
+    found = killed_at_each(kafka, tmp_path / "job", KILLS[where], counts=where == "driver", slices=slices)
     note(len(KILLS[where]), ["kafka"], {"kafka": found.tally})
     assert_exactly_once(found)
     assert found.aborted > 0, "no attempt was rolled back: the kills hit nothing"

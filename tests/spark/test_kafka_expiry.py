@@ -30,6 +30,7 @@ from tallystick.protocol import NOTHING
 from tallystick.records import Decision, Json, Outcome, Parts, Resolution, Vote
 from tallystick.servers import Kafka as Broker
 from tallystick.sinks import Kafka
+from tallystick.spark import slicing
 from tallystick.spark.jobfile import load_job
 
 pytestmark = pytest.mark.spark
@@ -108,6 +109,29 @@ def test_one_slice_expired_and_the_other_was_committed(
     record = journal(tmp_path).records(1)[-1]
     assert record.replaces == Parts(slices=frozenset({lost.key}))
     assert [(vote.key, vote.fingerprint) for vote in record.votes] == [(lost.key, lost.fingerprint)]
+
+
+@pytest.mark.parametrize("then", [1, 2, 9])
+def test_some_slices_of_a_task_expired_and_others_were_committed(
+    spark: SparkSession, kafka: Broker | Elsewhere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: int
+) -> None:
+    """Slices that share tasks are the same ones in a replay that shares them otherwise."""
+    settings = {"steps": lambda rows: rows.repartition(6, "value"), **TWO_EPOCHS}
+    sink = Kafka(kafka.address, make_topic(kafka.address))
+    with dying_after_the_decision(1):
+        run(job(tmp_path, sink, **settings), spark)
+    votes = decided(tmp_path, 1)
+    assert len(votes) > 2, "more slices than tasks"
+    kept, lost = votes[1::2], votes[::2]
+    for vote in votes:
+        end(sink, vote, commit=vote in kept)
+    monkeypatch.setattr(slicing, "slots_of", lambda _: then)
+    assert run(job(tmp_path, sink, **settings), spark) == ["rewritten"]
+    assert sorted(values(tmp_path, sink), key=int) == as_text(range(20))
+    record = journal(tmp_path).records(1)[-1]
+    assert record.replaces == Parts(slices=frozenset(vote.key for vote in lost))
+    assert [(vote.key, vote.fingerprint) for vote in record.votes] == [(vote.key, vote.fingerprint) for vote in lost]
+    assert not open_ones(tmp_path, sink)
 
 
 def test_committed_and_started_anew_is_not_written_again(

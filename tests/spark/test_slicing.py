@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -82,37 +83,46 @@ def test_state_is_left_in_its_own_tasks(spark: SparkSession, tmp_path: Path) -> 
 
 
 @pytest.fixture
-def slots(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+def slots(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], None]:
     """Let the next query have so many task slots: more than this machine has processors."""
     monkeypatch.setattr(slicing, "processors", lambda: 2)
 
-    def have(count: int) -> None:
+    def have(count: int | None) -> None:
         monkeypatch.setattr(slicing, "slots_of", lambda _: count)
 
     return have
 
 
+@dataclass
+class Prepared:
+    """How many slices and tasks each epoch had that was computed, also those that were not decided anew."""
+
+    slices: list[int] = field(default_factory=list)
+    tasks: list[int] = field(default_factory=list)
+
+
 @pytest.fixture
-def prepared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many slices each epoch had that was computed, also those that were not decided anew."""
-    counts: list[int] = []
+def prepared(monkeypatch: pytest.MonkeyPatch) -> Prepared:
+    counts = Prepared()
     original = prepare_slices
 
     def counted(*arguments: Any) -> Any:
         votes, seen = original(*arguments)
-        counts.append(len({vote.slice for vote in votes}))
+        counts.slices.append(len({vote.slice for vote in votes}))
+        counts.tasks.append(len(seen))
         return votes, seen
 
     monkeypatch.setattr(coordinator, "prepare_slices", counted)
     return counts
 
 
-def run(spark: SparkSession, folder: Path) -> None:
+def run(spark: SparkSession, folder: Path, steps: Callable[[DataFrame], DataFrame] | None = None) -> None:
     """Nine rows to an epoch, one in each partition, as long as there are rows."""
     ts.Job(
         "slices",
         source=ts.sources.Collection(ROWS, partitions=PARTITIONS, per_epoch=PARTITIONS),
         sink=ts.sinks.Files(folder / "out", format="json"),
+        steps=steps,
         checkpoint=folder / "checkpoint",
     ).run(spark, available_now=True)
 
@@ -123,24 +133,59 @@ def ids(folder: Path) -> list[int]:
 
 
 def test_small_epochs_have_fewer(
-    spark: SparkSession, tmp_path: Path, slots: Callable[[int], None], prepared: list[int]
+    spark: SparkSession, tmp_path: Path, slots: Callable[[int | None], None], prepared: Prepared
 ) -> None:
     slots(5)
     run(spark, tmp_path)
-    assert prepared == [5] * 4 + [2] * 6
+    assert prepared.slices == prepared.tasks == [5] * 4 + [2] * 6
     assert ids(tmp_path) == list(range(90))
     assert spark.conf.get(SLICES, None) is None, "the number is the query's, not that of its session"
 
 
+def by_id(rows: DataFrame) -> DataFrame:
+    return rows.repartition(7, "id")
+
+
+def votes_by_slice(folder: Path) -> dict[tuple[int, int], object]:
+    """Of every epoch: what each slice was decided to be."""
+    records = Journal(PosixStore(folder / "checkpoint" / "tallystick")).records()
+    return {
+        (record.attempt.epoch, vote.slice): vote.fingerprint
+        for record in records
+        for vote in record.votes
+        if vote.fingerprint.rows
+    }
+
+
+def test_slices_that_a_query_names_share_tasks(
+    spark: SparkSession, tmp_path: Path, slots: Callable[[int | None], None], prepared: Prepared, monkeypatch: Any
+) -> None:
+    """They are the same slices as without that."""
+    slots(4)
+    run(spark, tmp_path / "shared", by_id)
+    assert prepared.tasks == [4] * 4 + [2] * 6
+    assert max(prepared.slices) > 4
+    prepared.tasks.clear()
+    monkeypatch.setattr(slicing, "SMALL_ROWS", 0)
+    run(spark, tmp_path / "large", by_id)
+    assert prepared.tasks == [4] + [7] * 9, "a large epoch has a task for each slice"
+    slots(None)
+    run(spark, tmp_path / "alone", by_id)
+    assert votes_by_slice(tmp_path / "shared") == votes_by_slice(tmp_path / "large")
+    assert votes_by_slice(tmp_path / "shared") == votes_by_slice(tmp_path / "alone")
+    for folder in ("shared", "large", "alone"):
+        assert ids(tmp_path / folder) == list(range(90))
+
+
 @pytest.mark.parametrize("then", [3, 9])
 def test_a_replay_has_as_many_as_were_decided_with_other_slots_too(
-    spark: SparkSession, tmp_path: Path, slots: Callable[[int], None], prepared: list[int], then: int
+    spark: SparkSession, tmp_path: Path, slots: Callable[[int | None], None], prepared: Prepared, then: int
 ) -> None:
     slots(5)
     run(spark, tmp_path)
     (tmp_path / "checkpoint" / "commits" / "9").unlink()
-    prepared.clear()
+    prepared.slices.clear()
     slots(then)
     run(spark, tmp_path)
-    assert prepared == [2]
+    assert prepared.slices == [2]
     assert ids(tmp_path) == list(range(90))

@@ -9,6 +9,7 @@ rolls back what it began; a task that is killed leaves its transactions to the d
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -115,8 +116,8 @@ class SliceTask:
             return
         last = batch.num_columns - 1
         numbers, rows = batch.column(last).to_numpy(), batch.select(range(last))
-        starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist()] if len(numbers) else []
-        for first, end in zip(starts, [*starts[1:], len(numbers)], strict=True):
+        cuts = (np.flatnonzero(np.diff(numbers)) + 1).tolist()
+        for first, end in itertools.pairwise([0, *cuts, len(numbers)] if len(numbers) else []):
             yield int(numbers[first]), rows.slice(first, end - first)
 
     def _write(self, one: Slice, batch: pa.RecordBatch) -> None:

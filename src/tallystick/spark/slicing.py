@@ -8,8 +8,8 @@ partitions of the source, one after the other.
     where executors are, and those change.
 2.  *Only where no step moves rows between tasks.* A shuffle has its own number of partitions, and state is bound to it.
 3.  *Who wants another number says so*, with ``repartition`` or ``coalesce`` in the query's own steps: then it stays.
-    While epochs are small such slices share tasks, though: as many tasks as processors, each with several slices
-    (*grouped*). Rows say which partition they were in, so slices are the same ones however tasks share them.
+    Such slices share tasks, though, while epochs are not large (*grouped*): a task has several of them. Rows say which
+    partition they were in, so slices are the same ones however tasks share them.
 4.  *Small epochs have as many as there are processors*, where that is fewer than task slots. More slots than processors
     help a large epoch: one task can work while another one waits. In a small one they only cost time of the processors.
     After a few small epochs the next one has fewer slices, after a large one more. The number for the next epoch goes
@@ -75,8 +75,9 @@ class Slicing:
 
     def __init__(self, slots: int | None, follows: bool, named: bool = False) -> None:
         self.grouped = named and follows and slots is not None
-        self.tasks = UNGROUPED if self.grouped else None if named else slots
+        self.tasks = slots if self.grouped or not named else None
         self._few = min(slots or 0, max(2, processors()))
+        self._most = UNGROUPED if self.grouped else self.tasks
         self._follows = follows and self.tasks is not None
         self._small: deque[bool] = deque(maxlen=EPOCHS_REMEMBERED)
         self._now: int | None = None
@@ -93,8 +94,8 @@ class Slicing:
             return
         rows, size = sum(seen.rows for seen in slices), sum(seen.bytes for seen in slices)
         self._small.append(rows <= SMALL_ROWS and size <= SMALL_BYTES)
-        all_small = len(self._small) == EPOCHS_REMEMBERED and all(self._small)
-        wanted = self._few if all_small else self.tasks
+        enough = len(self._small) == EPOCHS_REMEMBERED
+        wanted = self._most if not all(self._small) else self._few if enough else self.tasks
         if wanted != self._now:
             self._now = wanted
             spark.conf.set(SLICES, str(wanted))

@@ -215,6 +215,21 @@ class SinkContract:
         self.assert_published(sink, self.rows(0, 5))
         assert self.open(sink) == []
 
+    def test_slices_that_are_pre_committed_together_end_each_on_its_own(self, sink: TransactionalSink[Any]) -> None:
+        """One task may have several slices of an epoch."""
+        batches = [self.rows(4 * number, 4) for number in range(3)]
+        opened = [sink.begin_transaction(context(slice_=number)) for number in range(3)]
+        for transaction, batch in zip(opened, batches, strict=True):
+            sink.write(transaction, batch)
+        first, second, third = (json.loads(json.dumps(one)) for one in sink.pre_commit_all(opened))
+        self.assert_published(sink)
+        if self.held_by_target:
+            assert {one.state for one in self.open(sink)} == {TransactionState.PRE_COMMITTED}
+            sink.abort(second)
+        assert sink.commit_all([first, third], recovering=False) == [Outcome.COMMITTED, Outcome.COMMITTED]
+        self.assert_published(sink, batches[0], batches[2])
+        assert self.open(sink) == []
+
     def test_the_transactions_of_other_jobs_are_theirs(self, sink: TransactionalSink[Any]) -> None:
         """Two jobs with the same epoch, generation and task may share a target."""
         mine = self.prepare(sink, context(), self.rows(0, 5))
