@@ -29,9 +29,11 @@ class Noting(TransactionalSink[Opened]):
     facts = SinkFacts("noting", Kind.TRANSACTIONAL, Mode.EXACTLY_ONCE, "a list", "a test")
     target = "noting"
 
+    together = True
+
     def __init__(self, fails_at: int | None = None) -> None:
         self.fails_at = fails_at
-        self.together: list[list[int]] = []
+        self.groups: list[list[int]] = []
         self.pre_committed: dict[int, list[int]] = {}
         self.rolled_back: list[int] = []
 
@@ -48,7 +50,7 @@ class Noting(TransactionalSink[Opened]):
         return transaction.slice
 
     def pre_commit_all(self, transactions: Sequence[Opened]) -> Iterator[Json]:
-        self.together.append([one.slice for one in transactions])
+        self.groups.append([one.slice for one in transactions])
         return super().pre_commit_all(transactions)
 
     def rollback(self, transaction: Opened) -> None:
@@ -61,6 +63,10 @@ class Noting(TransactionalSink[Opened]):
 
     def open_transactions(self, job_id: str) -> Iterable[OpenTransaction]:
         return ()
+
+
+class OneByOne(Noting):
+    together = False
 
 
 def slices_of(*sinks: Noting) -> Callable[[int], Slice]:
@@ -91,7 +97,7 @@ def test_each_slice_votes_for_its_own_rows() -> None:
         for number, fingerprint in ((4, Fingerprint(3, 6)), (9, Fingerprint(1, 5)))
     ]
     assert first.pre_committed == second.pre_committed == {4: [1, 2, 3], 9: [5]}
-    assert first.together == [[4, 9]], "both at once"
+    assert first.groups == [[4, 9]], "both at once"
 
 
 def test_so_many_wait_for_each_other_and_no_more() -> None:
@@ -100,7 +106,7 @@ def test_so_many_wait_for_each_other_and_no_more() -> None:
     for number in range(count):
         write(slices, number, number)
     assert [vote.slice for vote in slices.votes()] == list(range(count))
-    assert [len(group) for group in sink.together] == [WAITING_MAX, WAITING_MAX, 3]
+    assert [len(group) for group in sink.groups] == [WAITING_MAX, WAITING_MAX, 3]
 
 
 def test_large_ones_do_not_wait() -> None:
@@ -109,7 +115,31 @@ def test_large_ones_do_not_wait() -> None:
     for number, size in enumerate((8, WAITING_BYTES, 8, WAITING_BYTES // 2, WAITING_BYTES // 2, 8)):
         write(slices, number, number, size=size)
     slices.votes()
-    assert sink.together == [[0, 1], [2, 3, 4], [5]]
+    assert sink.groups == [[0, 1], [2, 3, 4], [5]]
+
+
+def test_where_a_sink_wants_no_company_its_slices_end_before_the_next_begin() -> None:
+    alone, other = OneByOne(), Noting()
+    slices = TaskSlices(slices_of(alone, other))
+    for number in range(3):
+        write(slices, number, number)
+        assert sorted(alone.pre_committed) == list(range(number)), "all that came before"
+    votes = slices.votes()
+    assert alone.groups == [[0], [1], [2]]
+    assert other.groups == [[0, 1, 2]]
+    assert sorted((vote.sink, vote.slice) for vote in votes) == [(f"sink{at}", n) for at in range(2) for n in range(3)]
+
+
+def test_one_that_fails_without_company_is_rolled_back_once() -> None:
+    alone, other = OneByOne(fails_at=1), Noting()
+    slices = TaskSlices(slices_of(alone, other))
+    for number in range(2):
+        write(slices, number, number)
+    with pytest.raises(SinkError):
+        slices.votes()
+    slices.give_up()
+    assert (sorted(alone.pre_committed), alone.rolled_back) == ([0], [1])
+    assert (other.pre_committed, other.rolled_back) == ({}, [0, 1])
 
 
 def test_an_empty_slice_votes_and_opens_nothing() -> None:
@@ -118,7 +148,7 @@ def test_an_empty_slice_votes_and_opens_nothing() -> None:
     slices.taking(3, 0)
     [vote] = slices.votes()
     assert (vote.slice, vote.fingerprint, vote.committable) == (3, Fingerprint(), None)
-    assert sink.together == []
+    assert sink.groups == []
 
 
 def test_no_rows_no_votes() -> None:

@@ -151,6 +151,10 @@ class Sink(ABC):
 class TransactionalSink(Sink, Generic[T]):
     """Prepared on executors, committed by the driver: exactly-once."""
 
+    together: ClassVar[bool] = False
+    """Whether one task may have several transactions open, for several small slices, and pre-commit them at once
+    (`pre_commit_all`). If not, each slice is pre-committed before the next one begins."""
+
     @abstractmethod
     def begin_transaction(self, context: SliceContext) -> T:
         """Open a transaction for one slice. Called only if the slice has rows."""
@@ -171,7 +175,8 @@ class TransactionalSink(Sink, Generic[T]):
         """
 
     def pre_commit_all(self, transactions: Sequence[T]) -> Iterator[Json]:
-        """Those of several slices of one task, in order. Override it to have many under way at once.
+        """Those of several slices of one task, in order: more than one only with `together`. Override it to have many
+        under way at once.
 
         What it has given is pre-committed; if it fails, the others are rolled back.
         """

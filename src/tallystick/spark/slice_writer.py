@@ -95,6 +95,11 @@ class SliceWriter:
                 "that takes every row, such as ts.sinks.Files(path)"
             ) from None
 
+    @property
+    def waits(self) -> bool:
+        """Whether it may be pre-committed later, together with other slices of its task."""
+        return self._sink.together
+
     def vote(self) -> Vote:
         return vote_all([self])[0]
 

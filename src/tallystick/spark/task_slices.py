@@ -1,9 +1,9 @@
 """Executor: the slices of one task, one after the other.
 
 Mostly a task has one. Where a query asks for more slices than can be written at once, a task has several (`slicing`):
-each is a transaction of its own, but a task costs the JVM and the worker more than a transaction does. Slices that have
-all their rows wait for some more, so that their transactions can be pre-committed together: a sink then waits once for
-all of them, not once for each. Only small ones wait, so that memory stays bounded.
+each is a transaction of its own, but a task costs the JVM and the worker more than a transaction does. Where a sink can
+do that (`TransactionalSink.together`), slices that have all their rows wait for some more, to be pre-committed with
+them: the sink then waits once for all of them, not once for each. Only small ones wait, so that memory stays bounded.
 """
 
 from __future__ import annotations
@@ -70,17 +70,20 @@ class TaskSlices:
                 writer.give_up()
 
     def _end(self) -> None:
-        """The slice of now has all its rows."""
+        """The slice of now has all its rows. It waits until all of it has voted, for `give_up`."""
         if self._now is None:
             return
-        self._waiting.append(self._now)
+        ended, self._now = self._now, None
+        self._waiting.append(ended)
         self._waiting_bytes += self._now_bytes
-        self._now, self._now_bytes = None, 0
+        self._now_bytes = 0
+        self._votes += [writer.vote() for writer in ended.writers if not writer.waits]
         if len(self._waiting) >= WAITING_MAX or self._waiting_bytes >= WAITING_BYTES:
             self._vote()
 
     def _vote(self) -> None:
-        """Sink by sink. They stay in the list until all of them have voted, for `give_up`."""
-        for of_one_sink in zip(*(one.writers for one in self._waiting), strict=True):
+        """Those that wait, sink by sink."""
+        waiting = [[writer for writer in one.writers if writer.waits] for one in self._waiting]
+        for of_one_sink in zip(*waiting, strict=True):
             self._votes += vote_all(of_one_sink)
         self._waiting, self._waiting_bytes = [], 0

@@ -85,6 +85,7 @@ class Kafka(TransactionalSink[Transaction]):
         "a Kafka transaction per slice, ended by the driver, with a commit token",
         "readers use isolation.level=read_committed; brokers 4.0 or newer",
     )
+    together = True
 
     servers: str | Iterable[str]
     topic: str | None = None
