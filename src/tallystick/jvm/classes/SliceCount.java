@@ -13,7 +13,8 @@ import scala.runtime.AbstractFunction1;
 import scala.runtime.BoxedUnit;
 
 /**
- * Lets every epoch of a query have its own number of slices, where the query itself is planned with one.
+ * Lets every epoch of a query have its own number of slices, where the query itself is planned with one; and the same
+ * slices when it is done again ({@link SourceOrder}).
  *
  * <p>Spark plans each epoch anew. The last step of a query of ours is the one that writes, and where nobody else has
  * said how many tasks do that, the step below it takes partitions together. How many there are to be in the next epoch
@@ -48,8 +49,12 @@ public final class SliceCount extends AbstractFunction1<SparkSessionExtensions, 
   private static final class Counted extends Rule<SparkPlan> {
     @Override
     public SparkPlan apply(SparkPlan plan) {
+      return plan instanceof MapInArrowExec ? counted(SourceOrder.inOrder(plan)) : plan;
+    }
+
+    private SparkPlan counted(SparkPlan plan) {
       String wanted = conf().getConfString(SLICES, "");
-      if (wanted.isEmpty() || !(plan instanceof MapInArrowExec)) {
+      if (wanted.isEmpty()) {
         return plan;
       }
       SparkPlan below = ((MapInArrowExec) plan).child();
