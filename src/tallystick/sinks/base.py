@@ -5,7 +5,7 @@ A sink is a value that is declared on the driver, pickled to executors, and used
 ==================== ========== ==========================================================================
 verb                 where      when
 ==================== ========== ==========================================================================
-`begin_transaction`  executor   once per task that has rows; opens a transaction for one slice
+`begin_transaction`  executor   once per slice that has rows; opens a transaction for it
 `write`              executor   for each batch of rows
 `pre_commit`         executor   once: make it durable and name it; after this, commit must be able to succeed
 `rollback`           executor   instead of `pre_commit`, if the task fails; never after it
