@@ -73,23 +73,39 @@ def forgotten_by(
     pytest.skip(f"the broker forgot no marker in {TRIES} tries")
 
 
+def settle_beside(markers: Markers, prefix: str) -> None:
+    """As if nothing had happened to any broker, only some time had passed: first it is found, then put right."""
+    markers._looked[prefix] = time.monotonic() - 2 * markers_module.LOOK_EVERY_S
+    markers.settle(prefix)
+    assert markers._beside is not None
+    markers._beside.join(WAIT_S)
+    assert markers._suspected == {prefix}
+    markers.settle(prefix)
+    assert markers._suspected == set()
+
+
 @pytest.mark.parametrize(
-    ("commit", "earlier"),
+    ("commit", "earlier", "settle"),
     [
-        (True, (b"earlier",)),
-        pytest.param(True, (), marks=pytest.mark.slow),
-        pytest.param(False, (b"earlier",), marks=pytest.mark.slow),
+        (True, (b"earlier",), Markers.settle),
+        (True, (b"earlier",), settle_beside),
+        pytest.param(True, (), Markers.settle, marks=pytest.mark.slow),
+        pytest.param(False, (b"earlier",), Markers.settle, marks=pytest.mark.slow),
     ],
 )
 def test_what_a_broker_forgot_is_noted_before_its_name_is_used_again(
-    broker: Kafka, connect: Callable[[], Transactions], commit: bool, earlier: Sequence[bytes]
+    broker: Kafka,
+    connect: Callable[[], Transactions],
+    commit: bool,
+    earlier: Sequence[bytes],
+    settle: Callable[[Markers, str], None],
 ) -> None:
     one, missing = forgotten_by(broker, connect, commit, earlier)
     assert (missing.name, missing.commit) == (one.name, commit)
     transactions = connect()
     markers = Markers(transactions)
     markers.wrote(one.name, [one.topic])
-    markers.settle(one.name)
+    settle(markers, one.name)
     assert transactions.writing(transactions.partitions([one.topic])) == {
         place: [] for place in transactions.partitions([one.topic])
     }
@@ -133,6 +149,25 @@ def test_transactions_that_are_open_or_over_are_left_alone(broker: Kafka, connec
     assert list(markers.forgotten(prefix)) == []
     [found] = transactions.open(prefix)
     assert found.name == still_open.name
+    markers.close()
+
+
+def test_a_look_beside_an_epoch_takes_no_running_transaction_for_a_forgotten_one(
+    broker: Kafka, connect: Callable[[], Transactions], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names are used again and again, and looked at all the time."""
+    monkeypatch.setattr(markers_module, "LOOK_EVERY_S", 0.0)
+    transactions, topic = connect(), make_topic(broker.address)
+    markers, prefix, looks = Markers(transactions), f"{topic}/", 0
+    markers.wrote(prefix, [topic])
+    for number in range(30):
+        markers.settle(prefix)
+        looks += markers._beside is not None
+        one = written(broker.address, topic, [b"%d" % number], name=f"{prefix}again")
+        transactions.end_soon([one.ending(commit=number % 3 > 0)])
+        markers.ended([one.name])
+        assert not markers._suspected
+    assert looks > 20
     markers.close()
 
 

@@ -12,8 +12,11 @@ So a name is not used again before its transaction is seen to be over:
 1.  What was ended is asked for until its coordinator calls it complete, in the background, from the moment of the
     answer. `settle` waits for that, before the next epoch writes.
 2.  *Looked through* are all partitions of the sink, if anything may have happened to a broker: at the first epoch of a
-    driver, after a connection was lost, when 1. took long, and every few seconds anyway. A transaction that is open
-    in a partition, although its coordinator said before that it is complete, gets its marker from us.
+    driver, after a connection was lost, and when 1. took long. A transaction that is open in a partition, although its
+    coordinator said before that it is complete, gets its marker from us.
+3.  *Every few seconds* somebody looks anyway, beside the epoch, so that none is longer for it. What is found then is
+    put right by 2., before the next epoch writes. That an epoch is on its way meanwhile misleads nobody: a transaction
+    counts as forgotten only with the epoch that its end raised, and a later one of the same name has a higher one.
 """
 
 from __future__ import annotations
@@ -63,6 +66,8 @@ class Markers:
         self._connections: frozenset[Any] = frozenset()
         self._looked: dict[str, float] = {}
         self._may_not_look: set[str] = set()
+        self._beside: threading.Thread | None = None
+        self._suspected: set[str] = set()
 
     def close(self) -> None:
         self._closed.set()
@@ -104,12 +109,33 @@ class Markers:
         if lost or took_s > LONG_S:
             self._looked.clear()  # other prefixes are of the same brokers
             last_s = None
-        if last_s is None or now_s - last_s > LOOK_EVERY_S:
+        if last_s is None or prefix in self._suspected:
+            self._suspected.discard(prefix)
             self._until_complete(lambda: self._transactions.known(prefix))
             for one in self.forgotten(prefix):
                 self._write(one)
             last_s = now_s
+        elif now_s - last_s > LOOK_EVERY_S:
+            self._look_beside(prefix)
+            last_s = now_s
         self._looked[prefix] = last_s
+
+    def _look_beside(self, prefix: str) -> None:
+        """Essay 3. One at a time: where brokers answer slowly, the next look is late."""
+        if self._beside is not None and self._beside.is_alive():
+            return
+
+        def look() -> None:
+            try:
+                found = any(True for _ in self.forgotten(prefix))
+            except (SinkError, RuntimeError) as failure:  # RuntimeError: kafka-python's own thread has ended
+                log.info("kafka: markers could not be looked for beside an epoch, so before the next one: %s", failure)
+                found = True
+            if found:
+                self._suspected.add(prefix)
+
+        self._beside = threading.Thread(target=look, name="tallystick-markers-look", daemon=True)
+        self._beside.start()
 
     def forgotten(self, prefix: str) -> Iterator[Forgotten]:
         """First the coordinators' books, then the partitions: what is complete in the former is over in the latter."""
