@@ -6,7 +6,8 @@ partitions of the source, one after the other.
 
 1.  *Only on one machine.* There Spark puts neighbours together, the same ones in every replay. On a cluster it goes by
     where executors are, and those change.
-2.  *Only where no step moves rows between tasks.* A shuffle has its own number of partitions, and state is bound to it.
+2.  *Only where no step keeps state.* State is bound to the partitions of the shuffle below it, each in a task of its
+    own; a step that nobody thought of counts as one that does.
 3.  *Who wants another number says so*, with ``repartition`` or ``coalesce`` in the query's own steps: then it stays.
     Such slices share tasks, though, while epochs are not large (*grouped*): a task has several of them. Rows say which
     partition they were in, so slices are the same ones however tasks share them.
