@@ -171,6 +171,18 @@ def test_a_look_beside_an_epoch_takes_no_running_transaction_for_a_forgotten_one
     markers.close()
 
 
+def test_a_connection_that_is_closed_during_a_look_beside_is_met_by_the_next_epoch(
+    broker: Kafka, connect: Callable[[], Transactions]
+) -> None:
+    transactions = connect()
+    markers = Markers(transactions)
+    transactions.close()
+    markers._look_beside("p/")
+    assert markers._beside is not None
+    markers._beside.join(WAIT_S)
+    assert markers._suspected == {"p/"}
+
+
 def test_a_lost_connection_makes_it_look(
     broker: Kafka, connect: Callable[[], Transactions], monkeypatch: pytest.MonkeyPatch
 ) -> None:
