@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
 import tallystick as ts
-from kafka_topics import read_topic, wait_for_markers
+from kafka_topics import WAIT_S, read_topic, wait_for_markers
+from tallystick.errors import SinkError
 from tallystick.journal import Journal
 from tallystick.journal.posix import PosixStore
-from tallystick.kafka.transactions import Found
+from tallystick.kafka.transactions import Answer, Ending, Found
+from tallystick.records import Decision, Json, Outcome, Vote
 from tallystick.sinks import Kafka
 
 EPOCH_TIMEOUT = "2m"
@@ -70,3 +74,32 @@ def texts(address: str, topic: str) -> list[str]:
 
 def as_text(numbers: Sequence[int] | range) -> list[str]:
     return [str(number) for number in numbers]
+
+
+@contextmanager
+def dying_after_the_decision(epoch: int) -> Iterator[None]:
+    """The driver ends between the decision about this epoch and its first commit. Workers know nothing of it."""
+    commit_all, calls = Kafka.commit_all, iter(range(epoch))
+
+    def commit(sink: Kafka, committables: Sequence[Json], recovering: bool) -> list[Outcome]:
+        if next(calls, None) is None:
+            raise SinkError("the driver died")
+        return commit_all(sink, committables, recovering)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Kafka, "commit_all", commit)
+        with pytest.raises(SinkError, match="the driver died"):
+            yield
+
+
+def decided(folder: Path, epoch: int) -> list[Vote]:
+    """The votes of the first attempt at an epoch."""
+    record = journal(folder).records(epoch)[0]
+    assert record.decision is Decision.COMMIT
+    return [vote for vote in record.votes if vote.committable is not None]
+
+
+def end(sink: Kafka, vote: Vote, commit: bool = False) -> None:
+    producer_id, producer_epoch = vote.committable["producer"]
+    ending = Ending(vote.committable["name"], producer_id, producer_epoch, commit)
+    assert sink.driver.transactions.end_soon([ending], WAIT_S) == [Answer.DONE]

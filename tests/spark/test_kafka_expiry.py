@@ -11,8 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +18,25 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 
-from kafka_jobs import as_text, job, journal, numbers, open_ones, repeat_epoch, run, values
+from kafka_jobs import (
+    as_text,
+    decided,
+    dying_after_the_decision,
+    end,
+    job,
+    journal,
+    numbers,
+    open_ones,
+    repeat_epoch,
+    run,
+    values,
+)
 from kafka_topics import WAIT_S, make_topic, read_topic
 from real_servers import Elsewhere
-from tallystick.errors import ConflictError, SinkError
-from tallystick.kafka.transactions import Answer, Ending
+from tallystick.errors import ConflictError
 from tallystick.killpoints import ENVIRONMENT
 from tallystick.protocol import NOTHING
-from tallystick.records import Decision, Json, Outcome, Parts, Resolution, Vote
+from tallystick.records import Parts, Resolution, Vote
 from tallystick.servers import Kafka as Broker
 from tallystick.sinks import Kafka
 from tallystick.spark import slicing
@@ -36,35 +45,6 @@ from tallystick.spark.jobfile import load_job
 pytestmark = pytest.mark.spark
 
 TWO_EPOCHS = {"source": numbers(20)}
-
-
-@contextmanager
-def dying_after_the_decision(epoch: int) -> Iterator[None]:
-    """The driver ends between the decision about this epoch and its first commit. Workers know nothing of it."""
-    commit_all, calls = Kafka.commit_all, iter(range(epoch))
-
-    def commit(sink: Kafka, committables: Sequence[Json], recovering: bool) -> list[Outcome]:
-        if next(calls, None) is None:
-            raise SinkError("the driver died")
-        return commit_all(sink, committables, recovering)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Kafka, "commit_all", commit)
-        with pytest.raises(SinkError, match="the driver died"):
-            yield
-
-
-def decided(folder: Path, epoch: int) -> list[Vote]:
-    """The votes of the first attempt at an epoch."""
-    record = journal(folder).records(epoch)[0]
-    assert record.decision is Decision.COMMIT
-    return [vote for vote in record.votes if vote.committable is not None]
-
-
-def end(sink: Kafka, vote: Vote, commit: bool = False) -> None:
-    producer_id, producer_epoch = vote.committable["producer"]
-    ending = Ending(vote.committable["name"], producer_id, producer_epoch, commit)
-    assert sink.driver.transactions.end_soon([ending], WAIT_S) == [Answer.DONE]
 
 
 def start_anew(sink: Kafka, vote: Vote) -> None:

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 
-from kafka_jobs import job, journal, repeat_epoch, run, values
+from kafka_jobs import decided, dying_after_the_decision, end, job, journal, repeat_epoch, run, values
 from kafka_topics import WAIT_S, make_topic
 from real_servers import Elsewhere
 from tallystick.records import Parts, Vote
@@ -23,7 +23,7 @@ from tallystick.spark.prepare import prepare_slices
 pytestmark = pytest.mark.spark
 
 TOPICS = 4
-"""Of one partition each. Their names are drawn, and Spark asks for them in an order that follows from a hash."""
+"""Of one partition each, with names that are drawn: it is luck if they are listed in order."""
 PER_TOPIC = 5
 
 
@@ -81,11 +81,9 @@ def test_a_replay_has_the_slices_that_were_decided(
 
 
 def test_one_slice_of_several_topics_expired(
-    spark: SparkSession, kafka: Broker | Elsewhere, tmp_path: Path, topics: list[str], monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, kafka: Broker | Elsewhere, tmp_path: Path, topics: list[str]
 ) -> None:
     """Which would stop for a person if the replay were sliced otherwise."""
-    from test_kafka_expiry import decided, dying_after_the_decision, end
-
     sink = Kafka(kafka.address, make_topic(kafka.address))
     settings = {"source": KafkaSource(kafka.address, topics), "steps": lambda rows: rows.select("key", "value")}
     with dying_after_the_decision(0):
