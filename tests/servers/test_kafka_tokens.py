@@ -49,8 +49,8 @@ def topic(broker: Broker) -> str:
 
 
 @pytest.fixture
-def reader(broker: Broker, topic: str) -> Iterator[TokenReader]:
-    made = TokenReader(KafkaSettings.of(broker.address), topic)
+def reader(broker: Broker, topic: str, transactions: Transactions) -> Iterator[TokenReader]:
+    made = TokenReader(KafkaSettings.of(broker.address), topic, transactions)
     yield made
     made.close()
 
@@ -124,19 +124,27 @@ def test_committed_or_aborted_whatever_became_of_the_name(
     assert reader.read(place, one.name) == Token.of(CONTEXT), "committed or not, it can be read"
 
 
-def test_a_strangers_open_transaction_before_it_leaves_it_open(
+def test_a_strangers_open_transaction_before_it_hides_no_fate(
     broker: Broker, transactions: Transactions, topic: str, reader: TokenReader
 ) -> None:
-    stranger, _ = tokened(broker, topic)
+    """A job that died and stays away leaves one behind, until its time-out."""
+    stranger, stranger_at = tokened(broker, topic)
     committed, committed_at = tokened(broker, topic)
     aborted, aborted_at = tokened(broker, topic)
+    fates = ((committed_at, committed.name), (aborted_at, aborted.name))
+    assert [reader.fate(*one) for one in fates] == [Fate.OPEN, Fate.OPEN]
     end(transactions, committed, commit=True)
     end(transactions, aborted, commit=False)
-    assert reader.fate(committed_at, committed.name) is Fate.OPEN
-    assert reader.fate(aborted_at, aborted.name) is Fate.OPEN
+    assert [reader.fate(*one) for one in fates] == [Fate.COMMITTED, Fate.ABORTED]
+    again, again_at = tokened(broker, topic, name=committed.name)
+    end(transactions, again, commit=False)
+    assert [reader.fate(*one) for one in fates] == [Fate.COMMITTED, Fate.ABORTED], "the next of its name is another"
+    assert reader.fate(again_at, again.name) is Fate.ABORTED
+    assert reader.fate(stranger_at, stranger.name) is Fate.OPEN
+    with pytest.raises(SinkError, match="is not about another-name"):
+        reader.fate(committed_at, "another-name")
     end(transactions, stranger, commit=False)
-    assert reader.fate(committed_at, committed.name) is Fate.COMMITTED
-    assert reader.fate(aborted_at, aborted.name) is Fate.ABORTED
+    assert [reader.fate(*one) for one in fates] == [Fate.COMMITTED, Fate.ABORTED]
 
 
 def test_tokens_of_other_jobs_around_it_do_not_matter(
@@ -168,8 +176,8 @@ def test_a_record_of_somebody_else_in_its_place_is_no_answer(
         reader.fate(place, "another-name")
 
 
-def test_a_topic_that_is_not_there_is_no_answer(broker: Broker) -> None:
-    made = TokenReader(KafkaSettings.of(broker.address), new_name())
+def test_a_topic_that_is_not_there_is_no_answer(broker: Broker, transactions: Transactions) -> None:
+    made = TokenReader(KafkaSettings.of(broker.address), new_name(), transactions)
     try:
         with pytest.raises(SinkError, match="cannot be read"):
             made.fate(Position(0, 0), "name")
@@ -211,7 +219,7 @@ def compact(broker: Broker, transactions: Transactions, topic: str, gone: list[i
 
 def test_compaction_takes_the_first_token_and_changes_no_fate(broker: Broker, transactions: Transactions) -> None:
     topic = compacting_topic(broker)
-    reader = TokenReader(KafkaSettings.of(broker.address), topic)
+    reader = TokenReader(KafkaSettings.of(broker.address), topic, transactions)
     try:
         committed, committed_at = tokened(broker, topic)
         end(transactions, committed, commit=True)

@@ -13,6 +13,7 @@ from kafka_writers import Written, new_name, written
 
 from kafka_topics import WAIT_S, make_topic, read_topic, wait_for_markers
 from real_servers import started
+from tallystick.errors import SinkError
 from tallystick.kafka.settings import KafkaSettings
 from tallystick.kafka.transactions import Answer, Ending, Transactions
 from tallystick.servers import Kafka, TcpProxy, Way
@@ -299,6 +300,37 @@ def test_who_writes_to_a_partition_and_since_where(transactions: Transactions, b
     assert transactions.end_soon([one.ending(commit=True), other.ending(commit=False)]) == [Answer.DONE] * 2
     until(lambda: transactions.writing([(topic, 0)]) == {(topic, 0): []}, "they are still writing")
     assert transactions.writing([]) == {}
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_partitions_log_tells_how_a_transaction_ended(
+    transactions: Transactions, broker: Kafka, commit: bool
+) -> None:
+    """Behind one that is open, before many records of others, and whatever the next of its name does."""
+    topic = make_topic(broker.address, partitions=1)
+    place = (topic, 0)
+    written(broker.address, topic)
+    one = written(broker.address, topic, compression_type="gzip")
+    assert transactions.ending_in_log(place, 2) is None
+    other = written(broker.address, topic, [bytes(500_000)] * 4)
+    assert transactions.end_soon([other.ending(commit=not commit)]) == [Answer.DONE]
+    wait_for_markers("", other.name, transactions)
+    assert transactions.ending_in_log(place, 2) is None, "somebody else's marker, more than one answer further on"
+    assert transactions.end_soon([one.ending(commit)]) == [Answer.DONE]
+    wait_for_markers("", one.name, transactions)
+    again = written(broker.address, topic, name=one.name)
+    assert transactions.end_soon([again.ending(commit=not commit)]) == [Answer.DONE]
+    wait_for_markers("", again.name, transactions)
+    assert [transactions.ending_in_log(place, offset) for offset in (1, 2, 3, 4)] == [None, commit, commit, not commit]
+
+
+def test_a_log_that_does_not_tell(transactions: Transactions, broker: Kafka) -> None:
+    topic = make_topic(broker.address, partitions=1)
+    assert transactions.ending_in_log((topic, 0), 0) is None, "nothing is there"
+    with pytest.raises(SinkError, match="partition 0 cannot be read: OffsetOutOfRangeError"):
+        transactions.ending_in_log((topic, 0), 10)
+    with pytest.raises(SinkError, match="cannot be read: UnknownTopicOrPartitionError"):
+        transactions.ending_in_log((new_name(), 0), 0)
 
 
 def test_activity_changes_when_somebody_works(transactions: Transactions, open_one: Callable[..., Written]) -> None:

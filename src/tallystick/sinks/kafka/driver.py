@@ -31,7 +31,7 @@ class Driver:
 
     def tokens(self, topic: str) -> TokenReader:
         if topic not in self._tokens:
-            self._tokens[topic] = TokenReader(self._settings, topic)
+            self._tokens[topic] = TokenReader(self._settings, topic, self.transactions)
         return self._tokens[topic]
 
 

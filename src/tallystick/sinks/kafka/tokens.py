@@ -23,6 +23,7 @@ from typing import Any
 from tallystick.errors import SinkError, TallystickError
 from tallystick.kafka.clients import confluent
 from tallystick.kafka.settings import KafkaSettings
+from tallystick.kafka.transactions import Transactions
 from tallystick.records import Attempt
 from tallystick.sinks.base import SliceContext
 from tallystick.sinks.kafka.producer import Position
@@ -41,8 +42,8 @@ SEARCH_TIMEOUT_S = 30.0
 
 
 class Fate(str, Enum):
-    """What a reader of committed records finds in the token's place. OPEN: some transaction before it is not ended,
-    or nobody answered in time."""
+    """What a reader of committed records finds in the token's place, or will find when no other transaction is open
+    before it. OPEN: it is not ended, or nobody answered in time."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -98,8 +99,9 @@ class Token:
 class TokenReader:
     """Driver: look single tokens up."""
 
-    def __init__(self, settings: KafkaSettings, topic: str) -> None:
+    def __init__(self, settings: KafkaSettings, topic: str, transactions: Transactions) -> None:
         self._kafka = confluent()
+        self._transactions = transactions
         self._topic = topic
         # librdkafka asks for the coordinator of a group that nobody joins; a user may have no right to know it
         self._harmless = (self._kafka.KafkaError.GROUP_AUTHORIZATION_FAILED,)
@@ -133,7 +135,7 @@ class TokenReader:
                 raise SinkError(
                     f"kafka: the token topic {self._topic} ends before {place}: it was made anew. restore it"
                 )
-            return Fate.OPEN
+            return self._fate_behind_an_open_one(place, name)
         found, reached = self._look(self._committed, place, name)
         if found is not None:
             return Fate.COMMITTED
@@ -150,6 +152,15 @@ class TokenReader:
         if found is None and reached < 0:
             raise SinkError(f"kafka: the token topic {self._topic} could not be read for {READ_TIMEOUT_S:g} s")
         return None if found is None else Token.from_bytes(found)
+
+    def _fate_behind_an_open_one(self, place: Position, name: str) -> Fate:
+        """A transaction is open, there or before. It may be that of another job, which died and stays open until its
+        time-out: this one need not wait for it."""
+        found, _ = self._look(self._anything, place, name)
+        if found is None:
+            return Fate.OPEN
+        committed = self._transactions.ending_in_log((self._topic, place.partition), place.offset)
+        return Fate.OPEN if committed is None else Fate.COMMITTED if committed else Fate.ABORTED
 
     def _fate_after_compaction(self, place: Position, name: str) -> Fate:
         """The place is empty for everybody. A committed second token is the last of its name, unless that was used
