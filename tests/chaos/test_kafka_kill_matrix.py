@@ -18,7 +18,7 @@ from kills import KILLS
 from real_servers import Elsewhere
 from tallystick.killpoints import ONCE, POINTS
 from tallystick.servers import Kafka
-from tallystick.sinks.kafka.sink import SWEEP_EVERY_S
+from tallystick.sinks.kafka.driver import SWEEP_EVERY_S
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 

@@ -271,18 +271,3 @@ def test_rows_do_not_go_where_tokens_are(broker: Broker) -> None:
     rows = pa.RecordBatch.from_pydict({"topic": [tokens.TOPIC], "value": pa.array([b"1"], pa.binary())})
     with pytest.raises(RowRefusedError, match=r"a row is for tallystick\.tokens"):
         list(sink._by_topic(rows))
-
-
-def test_a_sweep_that_cannot_read_tokens_ends_nothing_and_does_not_fail_the_epoch(
-    broker: Broker, transactions: Transactions, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What cannot be told apart is left alone: it may be a newer driver's."""
-    sink, job = Kafka(broker.address, make_topic(broker.address), {"linger.ms": 1}), new_name()
-    sink.check(JobContext())
-    transaction = sink.begin_transaction(SliceContext(job, Attempt(5, 1), "out", 0, 1))
-    committable = sink.pre_commit(transaction)
-    monkeypatch.setattr(tokens, "READ_TIMEOUT_S", 0.0)
-    with pytest.raises(SinkError, match="could not be read"):
-        list(sink.open_transactions(job))
-    sink.settled(job, 9)
-    assert sink.commit(committable) is Outcome.COMMITTED

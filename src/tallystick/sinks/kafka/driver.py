@@ -1,4 +1,7 @@
-"""The driver's connections to a cluster: one set per cluster and process, kept from epoch to epoch."""
+"""The driver's connections to a cluster: one set per cluster and process, kept from epoch to epoch.
+
+Safe to use from several threads: what is done now and then is done beside the epochs.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,16 @@ import atexit
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import TypeAlias
 
 from tallystick.kafka.settings import KafkaSettings
 from tallystick.kafka.transactions import Transactions
+from tallystick.sinks.kafka.beside import Beside
 from tallystick.sinks.kafka.markers import Markers
 from tallystick.sinks.kafka.tokens import TokenReader
+
+SWEEP_EVERY_S = 5.0
 
 
 class Driver:
@@ -19,9 +26,12 @@ class Driver:
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
+        self._guard = threading.Lock()
         self._tokens: dict[str, TokenReader] = {}
         self.transactions = Transactions(settings)
         self.markers = Markers(self.transactions)
+        self.beside = Beside("tallystick-sweep")
+        self._swept: dict[str, float] = {}
 
     def close(self) -> None:
         self.markers.close()
@@ -30,9 +40,22 @@ class Driver:
         self.transactions.close()
 
     def tokens(self, topic: str) -> TokenReader:
-        if topic not in self._tokens:
-            self._tokens[topic] = TokenReader(self._settings, topic, self.transactions)
-        return self._tokens[topic]
+        with self._guard:
+            if topic not in self._tokens:
+                self._tokens[topic] = TokenReader(self._settings, topic, self.transactions)
+            return self._tokens[topic]
+
+    def now_and_then(self, prefix: str, sweep: Callable[[], None]) -> None:
+        """Look through what is open with this prefix: at once with a new connection, then every few seconds, beside the
+        epochs."""
+        last_s, now_s = self._swept.get(prefix), time.monotonic()
+        if last_s is not None and now_s - last_s < SWEEP_EVERY_S:
+            return
+        self._swept[prefix] = now_s
+        if last_s is None:
+            sweep()
+        else:
+            self.beside.start(sweep)
 
 
 _Key: TypeAlias = tuple[int, str, tuple[tuple[str, str], ...]]
@@ -43,12 +66,11 @@ def _key(settings: KafkaSettings) -> _Key:
 
 
 class _Drivers:
-    """The connections of this process, and when each prefix was last looked through for leftovers."""
+    """The connections of this process."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._made: dict[_Key, Driver] = {}
-        self._swept: dict[str, float] = {}
 
     def __call__(self, settings: KafkaSettings) -> Driver:
         key = _key(settings)
@@ -71,14 +93,6 @@ class _Drivers:
             self._made.clear()
         for driver in made:
             driver.close()
-
-    def due(self, prefix: str, every_s: float) -> bool:
-        now = time.monotonic()
-        with self._guard:
-            due = now - self._swept.get(prefix, -every_s) >= every_s
-            if due:
-                self._swept[prefix] = now
-            return due
 
 
 driver_for = _Drivers()

@@ -32,6 +32,7 @@ from typing import Any
 
 from tallystick.errors import NotAllowedError, SinkError
 from tallystick.kafka.transactions import Found, Transactions, Writing
+from tallystick.sinks.kafka.beside import Beside
 
 log = logging.getLogger("tallystick.kafka")
 
@@ -66,7 +67,7 @@ class Markers:
         self._connections: frozenset[Any] = frozenset()
         self._looked: dict[str, float] = {}
         self._may_not_look: set[str] = set()
-        self._beside: threading.Thread | None = None
+        self.beside = Beside("tallystick-markers-look")
         self._suspected: set[str] = set()
 
     def close(self) -> None:
@@ -116,26 +117,18 @@ class Markers:
                 self._write(one)
             last_s = now_s
         elif now_s - last_s > LOOK_EVERY_S:
-            self._look_beside(prefix)
+            self.beside.start(lambda: self._look_beside(prefix))
             last_s = now_s
         self._looked[prefix] = last_s
 
     def _look_beside(self, prefix: str) -> None:
-        """Essay 3. One at a time: where brokers answer slowly, the next look is late."""
-        if self._beside is not None and self._beside.is_alive():
-            return
-
-        def look() -> None:
-            try:
-                found = any(True for _ in self.forgotten(prefix))
-            except Exception as failure:  # noqa: BLE001 - whatever it is, also a connection that was closed: `settle` meets it
-                log.info("kafka: markers could not be looked for beside an epoch, so before the next one: %r", failure)
-                found = True
-            if found:
-                self._suspected.add(prefix)
-
-        self._beside = threading.Thread(target=look, name="tallystick-markers-look", daemon=True)
-        self._beside.start()
+        try:
+            found = any(True for _ in self.forgotten(prefix))
+        except Exception as failure:  # noqa: BLE001 - whatever it is, also a connection that was closed: `settle` meets it
+            log.info("kafka: markers could not be looked for beside an epoch, so before the next one: %r", failure)
+            found = True
+        if found:
+            self._suspected.add(prefix)
 
     def forgotten(self, prefix: str) -> Iterator[Forgotten]:
         """First the coordinators' books, then the partitions: what is complete in the former is over in the latter."""

@@ -50,8 +50,9 @@ log = logging.getLogger("tallystick.kafka")
 SEND = ("arrow", "objects")
 TOKENLESS_S = 10.0
 """An open transaction without a token is about to get one, or its worker died in between."""
-SWEEP_EVERY_S = 5.0
 ABORT_PATIENCE_S = 30.0
+UNTOLD = Attempt(0, 0)
+"""That of a transaction without a token. The first generation is 1."""
 
 
 @dataclass
@@ -284,7 +285,7 @@ class Kafka(TransactionalSink[Transaction]):
             if age_s < TOKENLESS_S:
                 return None
             nowhere = _committable(one.name, one.producer_id, one.producer_epoch, Position(-1, -1))
-            return OpenTransaction(Attempt(0, 0), TransactionState.BEGUN, nowhere, one.name, age_s=age_s)
+            return OpenTransaction(UNTOLD, TransactionState.BEGUN, nowhere, one.name, age_s=age_s)
         state = TransactionState.PRE_COMMITTED if at[1].last_sequence >= 1 else TransactionState.BEGUN
         committable = _committable(one.name, one.producer_id, one.producer_epoch, at[0])
         return OpenTransaction(token.attempt, state, committable, one.name, token.slice, age_s)
@@ -292,14 +293,23 @@ class Kafka(TransactionalSink[Transaction]):
     def settled(self, job_id: str, epoch: int) -> None:
         """After this the names of that epoch are used again. What else is left over is looked for now and then: it is
         rare, and does no harm but to keep readers waiting for a while."""
-        prefix, markers = self.prefix(job_id), self.driver.markers
-        markers.wrote(prefix, self._topics())
-        markers.settle(prefix)
-        if driver_for.due(prefix, SWEEP_EVERY_S):
-            try:
-                super().settled(job_id, epoch)
-            except SinkError as failure:
-                log.warning("leftovers of epoch %d and before were not looked for, the next time: %s", epoch, failure)
+        prefix, driver, since = self.prefix(job_id), self.driver, time.time()
+        driver.markers.wrote(prefix, self._topics())
+        driver.markers.settle(prefix)
+        driver.now_and_then(prefix, lambda: self._sweep(job_id, epoch, since))
+
+    def _sweep(self, job_id: str, epoch: int, since: float) -> None:
+        """Abort what is open of that epoch and before. The next one may be on its way: a transaction without a token
+        counts only if it had none for long when the epoch was settled."""
+        try:
+            for found in self.open_transactions(job_id):
+                told = found.attempt != UNTOLD
+                if found.attempt.epoch <= epoch and (told or (found.age_s or 0.0) > TOKENLESS_S + time.time() - since):
+                    self.abort(found.committable)
+        except Exception as failure:  # noqa: BLE001 - beside an epoch, the connection may be closed under it
+            log.warning(
+                "kafka: leftovers of epoch %d and before were not looked for, the next time: %r", epoch, failure
+            )
 
     @property
     def driver(self) -> Driver:

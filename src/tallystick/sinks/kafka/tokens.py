@@ -13,6 +13,7 @@ place is therefore no proof that nothing was committed: the second token says wh
 from __future__ import annotations
 
 import json
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -97,11 +98,12 @@ class Token:
 
 
 class TokenReader:
-    """Driver: look single tokens up."""
+    """Driver: look single tokens up. Safe to use from several threads, one after the other."""
 
     def __init__(self, settings: KafkaSettings, topic: str, transactions: Transactions) -> None:
         self._kafka = confluent()
         self._transactions = transactions
+        self._guard = threading.Lock()
         self._topic = topic
         # librdkafka asks for the coordinator of a group that nobody joins; a user may have no right to know it
         self._harmless = (self._kafka.KafkaError.GROUP_AUTHORIZATION_FAILED,)
@@ -120,8 +122,9 @@ class TokenReader:
         self._anything = self._kafka.Consumer({**base, "isolation.level": "read_uncommitted"})
 
     def close(self) -> None:
-        self._committed.close()
-        self._anything.close()
+        with self._guard:
+            self._committed.close()
+            self._anything.close()
 
     def fate(self, place: Position, name: str) -> Fate:
         """What became of the transaction of that name whose first token is there.
@@ -130,6 +133,10 @@ class TokenReader:
         """
         if place.partition < 0 or place.offset < 0:
             raise SinkError(f"kafka: {name} has no commit token, so nobody can tell what became of it")
+        with self._guard:
+            return self._fate(place, name)
+
+    def _fate(self, place: Position, name: str) -> Fate:
         if self._end(self._committed, place.partition) <= place.offset:
             if self._end(self._anything, place.partition) <= place.offset:
                 raise SinkError(
@@ -148,7 +155,8 @@ class TokenReader:
 
     def read(self, place: Position, name: str) -> Token | None:
         """The token of that name there, committed or not; None if there is none. `SinkError` if nobody answers."""
-        found, reached = self._look(self._anything, place, name)
+        with self._guard:
+            found, reached = self._look(self._anything, place, name)
         if found is None and reached < 0:
             raise SinkError(f"kafka: the token topic {self._topic} could not be read for {READ_TIMEOUT_S:g} s")
         return None if found is None else Token.from_bytes(found)
