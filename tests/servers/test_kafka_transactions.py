@@ -225,6 +225,28 @@ def test_a_lost_answer_is_later_and_then_done(broker: Kafka, proxy: TcpProxy, op
         watching.close()
 
 
+def test_a_further_connection_has_nothing_to_ask_first(
+    broker: Kafka, proxy: TcpProxy, open_one: Callable[..., Written]
+) -> None:
+    """It is used when it knows who coordinates the names that it was made for, and is connected to them."""
+    watching = Transactions(KafkaSettings.of(broker.address))
+    behind = Transactions(KafkaSettings.of(proxy.address, {"request.timeout.ms": 1500}))
+    try:
+        names = [new_name(), new_name()]
+        made = [open_one(name=name) for name in names]
+        assert behind.end_soon([one.ending(commit=True) for one in made], 20) == [Answer.DONE] * 2
+        until(lambda: len(behind._lanes) == 2, "there is no further connection")
+        wait_for_markers("", "name-", watching)
+        made = [open_one(name=name) for name in names]
+        proxy.hold(Way.TO_CLIENT)
+        assert behind.end_all([one.ending(commit=True) for one in made]) == [Answer.LATER] * 2
+        until(lambda: {state_of(watching, one) for one in made} == {"CompleteCommit"}, "a request did not get through")
+    finally:
+        proxy.heal()
+        behind.close()
+        watching.close()
+
+
 def test_a_cut_connection_is_later_soon(proxy: TcpProxy, open_one: Callable[..., Written]) -> None:
     behind = Transactions(KafkaSettings.of(proxy.address))
     try:

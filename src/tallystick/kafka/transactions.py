@@ -139,7 +139,7 @@ class Transactions:
         if not endings:
             return []
         names = {name: number for number, name in enumerate(dict.fromkeys(ending.name for ending in endings))}
-        lanes = self._lanes_for(len(names))
+        lanes = self._lanes_for(list(names))
         shares: list[list[int]] = [[] for _ in lanes]
         for place, ending in enumerate(endings):
             shares[names[ending.name] % len(lanes)].append(place)
@@ -154,22 +154,31 @@ class Transactions:
         }
         return [found[place] for place in range(len(endings))]
 
-    def _lanes_for(self, names: int) -> list[Connection]:
+    def _lanes_for(self, names: list[str]) -> list[Connection]:
         """Those that are there. Another one is made in the background when it is needed first: nobody waits for it."""
         with self._guard:
             for lane in [lane for lane in self._lanes[1:] if lane.broken]:
                 self._lanes.remove(lane)
                 lane.close()
-            if len(self._lanes) < min(names, LANES) and not self._adding:
+            if len(self._lanes) < min(len(names), LANES) and not self._adding:
                 self._adding = True
-                threading.Thread(target=self._add_lane, name="tallystick-kafka-lane", daemon=True).start()
-            return self._lanes[:names]
+                thread = threading.Thread(
+                    target=self._add_lane, args=[names], name="tallystick-kafka-lane", daemon=True
+                )
+                thread.start()
+            return self._lanes[: len(names)]
 
-    def _add_lane(self) -> None:
+    def _add_lane(self, names: list[str]) -> None:
+        """It has asked the coordinators of these names something when it is used first: then it knows who they are, is
+        connected, and no ending waits for that."""
+        lane: Connection | None = None
         try:
             lane = Connection(self._settings)
-        except SinkError as failure:
+            lane.admin.describe_transactions(names)
+        except (SinkError, self._errors.KafkaError) as failure:
             log.info("no further connection for endings, one will do: %s", failure)
+            if lane is not None:
+                lane.close()
             lane = None
         with self._guard:
             self._adding = False
