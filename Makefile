@@ -3,16 +3,15 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-ARCHIVE := $(VENV)/.faststart
 PARTS := $(VENV)/.jvm-parts
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java servers versitygw demo test check lint types layers unit soak bench docs clean
+.PHONY: help setup java archive servers versitygw demo test check lint types layers unit soak bench docs clean
 
 help: ## Print this help
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
-setup: $(ARCHIVE) $(PARTS) servers ## Java and servers where they are missing, the packages, the JVM parts; afterwards no network is needed
+setup: archive $(PARTS) servers ## Java and servers where they are missing, the packages, the JVM parts; afterwards no network is needed
 
 java:
 	@sh scripts/ensure-java.sh
@@ -32,9 +31,10 @@ $(STAMP): pyproject.toml | java
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	@touch $@
 
-# Everything works without the archive, only slower: a machine that cannot make it now tries again the next time.
-$(ARCHIVE): $(STAMP)
-	@if $(BIN)/python -m tallystick.spark.faststart; then touch $@; fi
+# Made once for each set of jars, and looked for every time: it is kept in the user's cache folder, where others make
+# room for theirs. Everything works without it, only slower.
+archive: $(STAMP)
+	@$(BIN)/python -m tallystick.spark.faststart || true
 
 # Servers and Spark's connectors, fetched once into the user's cache folder. What needs one and finds it missing fetches
 # it by itself; here all of them are, so that the tests run without a network.
@@ -43,7 +43,7 @@ $(PARTS): $(STAMP) src/tallystick/jvm/ivy.xml src/tallystick/servers/kinesalite/
 	$(BIN)/python -c "from tallystick.servers import npm; raise SystemExit(npm.main())"
 	@touch $@
 
-demo: $(ARCHIVE) ## Kill a running count again and again, in three delivery modes, and count what came out
+demo: archive ## Kill a running count again and again, in three delivery modes, and count what came out
 	$(BIN)/tallystick demo
 
 test: setup lint types layers ## What CI runs: linters, types, layers and all tests
