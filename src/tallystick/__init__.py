@@ -11,7 +11,6 @@ writes a slice imports this package too, and should not pay for what only the dr
 """
 
 from importlib import import_module
-from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from tallystick.spark.session import session
     from tallystick.spark.stream import write_stream
 
-__version__ = _version("tallystick")
+__version__: str
 
 _HOMES = {
     "Checkpoint": "tallystick.checkpoint",
@@ -71,6 +70,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("tallystick")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}: it exports {', '.join(__all__)}")
     home = import_module(_HOMES[name])
@@ -81,4 +84,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """What a notebook completes: also the names that are not loaded yet."""
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, "__version__"})
