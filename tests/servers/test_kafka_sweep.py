@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pyarrow as pa
@@ -61,6 +62,27 @@ def test_beside_an_epoch_that_is_on_its_way(sink: Kafka, job: str, monkeypatch: 
     assert sink.driver.beside.wait(WAIT_S)
     assert open_epochs(sink, job) == [5]
     assert sink.commit(running) is Outcome.COMMITTED
+
+
+def test_while_one_sink_is_swept_another_has_to_wait_but_not_for_its_next_turn(sink: Kafka) -> None:
+    """Sinks share the connection, and all of them are settled at the same time: one would never have its turn."""
+    go_on, swept, connection = threading.Event(), list[str](), sink.driver
+
+    def sweep_one() -> None:
+        go_on.wait(WAIT_S)
+        swept.append("one")
+
+    for prefix in ("one", "other"):
+        connection.now_and_then(prefix, lambda: None)
+        connection._swept[prefix] -= driver.SWEEP_EVERY_S
+    connection.now_and_then("one", sweep_one)
+    connection.now_and_then("other", lambda: swept.append("too soon"))
+    go_on.set()
+    assert connection.beside.wait(WAIT_S)
+    connection.now_and_then("one", lambda: swept.append("not due"))
+    connection.now_and_then("other", lambda: swept.append("other"))
+    assert connection.beside.wait(WAIT_S)
+    assert swept == ["one", "other"]
 
 
 def test_what_began_after_the_epoch_was_settled_is_left_alone(

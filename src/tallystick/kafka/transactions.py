@@ -175,7 +175,7 @@ class Transactions:
         try:
             lane = Connection(self._settings)
             lane.admin.describe_transactions(names)
-        except (SinkError, self._errors.KafkaError) as failure:
+        except (SinkError, self._errors.KafkaError, RuntimeError) as failure:  # RuntimeError: its thread has ended
             log.info("no further connection for endings, one will do: %s", failure)
             if lane is not None:
                 lane.close()

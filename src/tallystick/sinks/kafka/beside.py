@@ -14,12 +14,14 @@ class Beside:
         self._name = name
         self._thread: threading.Thread | None = None
 
-    def start(self, work: Callable[[], None]) -> None:
-        """``work`` lets no error out: nobody would get it."""
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=work, name=self._name, daemon=True)
-            self._thread.start()
-            self.begun += 1
+    def start(self, work: Callable[[], None]) -> bool:
+        """False if another one is under way. ``work`` lets no error out: nobody would get it."""
+        if self._thread is not None and self._thread.is_alive():
+            return False
+        self._thread = threading.Thread(target=work, name=self._name, daemon=True)
+        self._thread.start()
+        self.begun += 1
+        return True
 
     def wait(self, timeout_s: float) -> bool:
         """Until nothing is under way. False if that took too long, or if nothing was ever begun."""

@@ -51,11 +51,11 @@ class Driver:
         last_s, now_s = self._swept.get(prefix), time.monotonic()
         if last_s is not None and now_s - last_s < SWEEP_EVERY_S:
             return
-        self._swept[prefix] = now_s
         if last_s is None:
             sweep()
-        else:
-            self.beside.start(sweep)
+        elif not self.beside.start(sweep):
+            return  # that of another prefix is under way: this one comes with the next epoch
+        self._swept[prefix] = now_s
 
 
 _Key: TypeAlias = tuple[int, str, tuple[tuple[str, str], ...]]

@@ -116,8 +116,7 @@ class Markers:
             for one in self.forgotten(prefix):
                 self._write(one)
             last_s = now_s
-        elif now_s - last_s > LOOK_EVERY_S:
-            self.beside.start(lambda: self._look_beside(prefix))
+        elif now_s - last_s > LOOK_EVERY_S and self.beside.start(lambda: self._look_beside(prefix)):
             last_s = now_s
         self._looked[prefix] = last_s
 
