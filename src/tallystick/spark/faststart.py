@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from tallystick.errors import TallystickError
@@ -70,7 +71,8 @@ def build_archive(cache_dir: Path | None = None, timeout_s: float = 300) -> Path
         raise TallystickError("no java was found: install Java 17 or newer, or set JAVA_HOME")
     found = archive_path(cache_dir)
     if found is not None:
-        found.touch()  # those that were not used for longest are pruned
+        with suppress(OSError):  # of somebody else: then it is up to him what is pruned
+            found.touch()  # those that were not used for longest are pruned
         return found
     folder = cache_dir or default_cache_dir()
     folder.mkdir(parents=True, exist_ok=True)
